@@ -84,7 +84,9 @@ def read_jsonl(path: epath.PathLike) -> Iterator[dict[str, Any]]:
     try:
       row = json.loads(line)
     except json.JSONDecodeError as error:
-      raise UserError(f'{path}, line {number} is not valid JSON ({error}); mend or delete the line.') from error
+      raise UserError(
+          f'{path}, line {number} is not valid JSON ({error}); mend or delete the line.'
+      ) from error
     if not isinstance(row, dict):
       raise UserError(f'{path}, line {number} is not a JSON object; each line must be one object.')
     yield row
