@@ -1,0 +1,70 @@
+"""absl flags from config dataclasses: one place says a flag's name, type, default and help.
+
+The library below takes dataclasses and knows no flags. A field made by `acesearch_jax.options.option`
+becomes a flag of the same name.
+"""
+
+import dataclasses
+import types
+import typing
+from typing import Any, TypeVar
+
+from absl import flags
+
+from acesearch_jax.errors import UsageError
+
+Config = TypeVar('Config')
+
+
+def define(config_type: type, flag_values: flags.FlagValues = flags.FLAGS, **defaults: Any) -> None:
+  """Defines one flag for every option of a config dataclass.
+
+  Args:
+    config_type: a dataclass whose fields were made by `option`.
+    flag_values: where to define them.
+    **defaults: other defaults than the dataclass has.
+  """
+  hints = typing.get_type_hints(config_type)
+  for field in dataclasses.fields(config_type):
+    if 'help' not in field.metadata or field.name in flag_values:
+      continue
+    name, help_text = field.name, field.metadata['help']
+    default = defaults.get(name, field.default)
+    arguments = {'default': default, 'help': help_text, 'flag_values': flag_values}
+    kind, choices = hints[name], field.metadata['choices']
+    if choices and kind is str:
+      flags.DEFINE_enum(name, enum_values=choices, **arguments)
+    elif kind is bool:
+      flags.DEFINE_boolean(name, **arguments)
+    elif kind is int:
+      flags.DEFINE_integer(name, lower_bound=field.metadata['least'], **arguments)
+    elif kind is float:
+      flags.DEFINE_float(name, lower_bound=field.metadata['least'], **arguments)
+    elif typing.get_origin(kind) is tuple or isinstance(kind, types.GenericAlias):
+      flags.DEFINE_list(name, **(arguments | {'default': list(default)}))
+    else:
+      flags.DEFINE_string(name, **arguments)
+
+
+def read(config_type: type[Config], flag_values: flags.FlagValues = flags.FLAGS) -> Config:
+  """Builds the config from the parsed flags.
+
+  Raises:
+    UsageError: a list flag has an element outside its choices.
+  """
+  hints = typing.get_type_hints(config_type)
+  values = {}
+  for field in dataclasses.fields(config_type):
+    if 'help' not in field.metadata:
+      continue
+    value = flag_values[field.name].value
+    if isinstance(value, list):
+      value = tuple(value)
+      wrong = [v for v in value if field.metadata['choices'] and v not in field.metadata['choices']]
+      if wrong:
+        choices = ', '.join(field.metadata['choices'])
+        raise UsageError(f"--{field.name}: '{wrong[0]}' is not one of {choices}.")
+    elif hints[field.name] is str and value is None:
+      value = ''
+    values[field.name] = value
+  return config_type(**values)
