@@ -142,6 +142,7 @@ def export_folder(
     dtype = str(stored['model.norm.weight'].dtype)
     files.write_json(temporary / 'config.json', _hf_config(config, tokenizer, dtype))
     tokenizer.save(temporary)
+    shutil.copymode(temporary / 'config.json', temporary / WEIGHTS)  # The library makes it private.
     temporary.replace(directory)
   except (OSError, safetensors.SafetensorError) as error:
     raise UserError(

@@ -7,6 +7,7 @@ message is untrusted text, and untrusted text never turns into a control id, wha
 import functools
 import hashlib
 import json
+import os
 import re
 from collections.abc import Collection, Mapping, Sequence
 
@@ -155,7 +156,8 @@ class Tokenizer:
 
   @functools.cached_property
   def _renderer(self):
-    # Imported late: it takes a second, and only chat templates need it.
+    # Imported late: it takes a second, and only chat templates need it. It would advise to install torch.
+    os.environ.setdefault('TRANSFORMERS_NO_ADVISORY_WARNINGS', '1')
     import transformers
 
     names = {'bos_token': self.bos_id, 'eos_token': self.eos_id, 'pad_token': self.pad_id}
