@@ -4,10 +4,9 @@ import dataclasses
 import re
 from collections.abc import Sequence
 
-from acesearch_jax.agents.untrusted import one_line
+from acesearch_jax.agents.untrusted import clean_answer
 
 MAX_STEPS = 6
-MAX_ANSWER_CHARACTERS = 200
 
 _LINE = re.compile(r'### Q([1-9][0-9]?): (\S.*)')
 _REFERENCE = re.compile(r'#([0-9]+)')
@@ -91,7 +90,7 @@ def resolve(step: str, answers: Sequence[str]) -> str:
 
   def answer(match: re.Match[str]) -> str:
     index = _index(match)
-    return one_line(answers[index - 1], MAX_ANSWER_CHARACTERS) if 1 <= index <= len(answers) else match[0]
+    return clean_answer(answers[index - 1]) if 1 <= index <= len(answers) else match[0]
 
   return _REFERENCE.sub(answer, step)
 

@@ -6,8 +6,12 @@ passage from passing itself off as an instruction, a plan line or an answer to t
 
 import re
 
+MAX_ANSWER_CHARACTERS = 200
+
 _BRACKETS = str.maketrans({'<': '‹', '>': '›'})
-_INSTRUCTION_MARKER = re.compile(r'\[\s*(/?\s*(?:INST|SYS|SYSTEM_PROMPT|TOOL_CALLS|TOOL_RESULTS))\s*\]', re.IGNORECASE)
+_INSTRUCTION_MARKER = re.compile(
+    r'\[\s*(/?\s*(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS))\s*\]', re.IGNORECASE
+)
 _HEADING = re.compile('#{2,}')
 _CONTROL = re.compile('[\x00-\x08\x0e-\x1b\x7f]')
 
@@ -29,3 +33,11 @@ def one_line(text: str, limit: int | None = None) -> str:
     return text
   head, space, _ = text[: limit + 1].rpartition(' ')
   return head if space else text[:limit]
+
+
+def clean_answer(text: str) -> str:
+  """A sub-answer as it is kept, shown and searched for: one line, at most `MAX_ANSWER_CHARACTERS`.
+
+  The policy wrote it, but it may repeat what a passage said.
+  """
+  return one_line(text, MAX_ANSWER_CHARACTERS)
