@@ -31,19 +31,17 @@ class Step:
   answer: str
 
   def to_json(self) -> dict[str, Any]:
-    passages = [dataclasses.asdict(hit.passage) | {'score': hit.score} for hit in self.hits]
     return {
         'template': self.template,
         'question': self.question,
-        'passages': passages,
+        'passages': _hits_to_json(self.hits),
         'answer': self.answer,
         'transcript': self.transcript.to_json(),
     }
 
   @classmethod
   def from_json(cls, row: dict[str, Any]) -> 'Step':
-    hits = tuple(Hit(Passage(p['id'], p['title'], p['text']), p['score']) for p in row['passages'])
-    transcript = Transcript.from_json(row['transcript'])
+    hits, transcript = _hits_from_json(row['passages']), Transcript.from_json(row['transcript'])
     return cls(row['template'], row['question'], hits, transcript, row['answer'])
 
 
@@ -56,6 +54,7 @@ class Solution:
     transcript: the final conversation.
     text: what the policy wrote there.
     answer: the extracted answer, None where the text has none in the required form.
+    hits: retrieved for the question itself, by agents that do so; best first.
     reward: the training signal in [0, 1].
     scores: its parts and the evaluation metrics, by name.
   """
@@ -64,6 +63,7 @@ class Solution:
   transcript: Transcript
   text: str
   answer: str | None
+  hits: tuple[Hit, ...] = ()
   reward: float = 0.0
   scores: dict[str, float] = dataclasses.field(default_factory=dict)
 
@@ -72,6 +72,7 @@ class Solution:
         'steps': [step.to_json() for step in self.steps],
         'final_text': self.text,
         'answer': self.answer,
+        'passages': _hits_to_json(self.hits),
         'reward': self.reward,
         'transcript': self.transcript.to_json(),
         'scores': self.scores,
@@ -83,7 +84,8 @@ class Solution:
   def from_json(cls, row: dict[str, Any]) -> 'Solution':
     steps = tuple(Step.from_json(step) for step in row['steps'])
     transcript = Transcript.from_json(row['transcript'])
-    return cls(steps, transcript, row['final_text'], row['answer'], row['reward'], row['scores'])
+    hits = _hits_from_json(row['passages'])
+    return cls(steps, transcript, row['final_text'], row['answer'], hits, row['reward'], row['scores'])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,3 +175,11 @@ class Rollout:
   def from_json(cls, row: dict[str, Any]) -> 'Rollout':
     plans = tuple(PlanRollout.from_json(plan) for plan in row['plans'])
     return cls(Task.from_json(row['task']), row['iteration'], plans)
+
+
+def _hits_to_json(hits: tuple[Hit, ...]) -> list[dict[str, Any]]:
+  return [dataclasses.asdict(hit.passage) | {'score': hit.score} for hit in hits]
+
+
+def _hits_from_json(rows: list[dict[str, Any]]) -> tuple[Hit, ...]:
+  return tuple(Hit(Passage(row['id'], row['title'], row['text']), row['score']) for row in rows)
