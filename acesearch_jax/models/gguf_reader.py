@@ -46,6 +46,10 @@ def read_gguf(path: str | os.PathLike) -> tuple[DecoderConfig, layout.Params, To
     tokenizer = _tokenizer(path, metadata)
   except KeyError as error:
     raise UserError(f'{path} lacks the metadata {error}; it is no complete language model.') from error
+  except UserError:
+    raise
+  except Exception as error:  # Values of the wrong type or size.
+    raise UserError(f'{path} is corrupt: {error} in its metadata; fetch it again.') from error
 
   def read(tensor: layout.Tensor, i: int) -> np.ndarray:
     return _read_tensor(path, stored, tensor, tensor.gguf.format(i=i))

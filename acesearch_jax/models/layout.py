@@ -106,8 +106,11 @@ def build(config: DecoderConfig, read: Callable[[Tensor, int], np.ndarray]) -> P
     if not tensor.layered:
       flat[tensor.path] = np.ascontiguousarray(tensor.from_stored(read(tensor, 0)), np.float32)
       continue
+    # The last layer first, and before any memory is taken: a wrong shape or depth is met at once.
+    last = read(tensor, config.num_layers - 1)
     stacked = np.empty((config.num_layers, *tensor.shape), np.float32)
-    for i in range(config.num_layers):
+    stacked[-1] = tensor.from_stored(last)
+    for i in range(config.num_layers - 1):
       stacked[i] = tensor.from_stored(read(tensor, i))
     flat[tensor.path] = stacked
   return flax.traverse_util.unflatten_dict(flat)

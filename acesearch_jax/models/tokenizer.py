@@ -79,8 +79,10 @@ class Tokenizer:
   def encode(self, text: str) -> list[int]:
     """The ids of plain, untrusted text: no control id, no BOS or EOS.
 
-    Characters that the vocabulary cannot spell at all (a few bytes in some vocabularies) are dropped.
+    Characters that the vocabulary cannot spell at all (a few bytes in some vocabularies) are dropped;
+    lone surrogates, which JSON lets through and Unicode does not, become question marks.
     """
+    text = text.encode('utf-8', 'replace').decode()
     return self._plain.encode(text, add_special_tokens=False).ids
 
   def decode(self, ids: Sequence[int]) -> str:
@@ -213,8 +215,8 @@ class Tokenizer:
 
     generation_path = directory / 'generation_config.json'
     generation = files.read_json(generation_path) if generation_path.exists() else {}
-    stop_ids = generation.get('eos_token_id') or []
-    stop_ids = [stop_ids] if isinstance(stop_ids, int) else stop_ids
+    stop_ids = generation.get('eos_token_id', [])
+    stop_ids = [stop_ids] if isinstance(stop_ids, int) else stop_ids or []
     eos_id = special_id('eos_token')
     if eos_id is None:
       raise UserError(f'{directory / "tokenizer_config.json"} names no eos_token of the vocabulary; add it.')
