@@ -6,7 +6,7 @@ from typing import Any
 
 
 def option(
-    default: Any, help: str, *, choices: Sequence[str] | None = None, least: float | None = None
+  default: Any, help: str, *, choices: Sequence[str] | None = None, least: float | None = None
 ) -> Any:
   """A dataclass field that a command-line flag of the same name can set.
 

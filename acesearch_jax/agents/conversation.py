@@ -32,7 +32,7 @@ class Conversation:
     return (*self.tokenizer.encode(text), self.tokenizer.eos_id)
 
   def requests(
-      self, prompt: tuple[int, ...], identities: Iterable[tuple[int | str, ...]], params: SamplingParams
+    self, prompt: tuple[int, ...], identities: Iterable[tuple[int | str, ...]], params: SamplingParams
   ) -> list[Request]:
     """One request an identity, all with the same prompt; they end at the end of the turn."""
     params = dataclasses.replace(params, stop=tuple((token,) for token in self.tokenizer.stop_ids))

@@ -41,10 +41,10 @@ class DemonstrationConfig:
 
 
 def demonstrations(
-    tasks: Sequence[Task],
-    retriever: Retriever,
-    passages: Mapping[str, Passage],
-    config: DemonstrationConfig,
+  tasks: Sequence[Task],
+  retriever: Retriever,
+  passages: Mapping[str, Passage],
+  config: DemonstrationConfig,
 ) -> list[Demonstration]:
   """Demonstrations of every role for tasks with gold sub-questions; other tasks give none.
 
@@ -86,7 +86,7 @@ def resolved_steps(task: Task) -> Iterator[tuple[SubQuestion, str]]:
 
 
 def _whole_task(
-    task: Task, shown: Sequence[Sequence[Passage]], config: DemonstrationConfig
+  task: Task, shown: Sequence[Sequence[Passage]], config: DemonstrationConfig
 ) -> Iterator[Demonstration]:
   """The plan and the final answer."""
   plan = format_plan([step.question for step in task.subquestions])
@@ -94,7 +94,7 @@ def _whole_task(
   answered = [(question, step.answer) for step, question in resolved_steps(task)]
   seen = prompts.final_passages(shown, config.final_passages)
   yield Demonstration(
-      'final', task.kind, prompts.final(task.question, seen, answered, task.kind), _tagged(task)
+    'final', task.kind, prompts.final(task.question, seen, answered, task.kind), _tagged(task)
   )
 
 
@@ -103,7 +103,7 @@ def _tagged(task: Task) -> str:
 
 
 def _with_gold(
-    seen: list[Passage], gold: Sequence[str], passages: Mapping[str, Passage], most: int
+  seen: list[Passage], gold: Sequence[str], passages: Mapping[str, Passage], most: int
 ) -> list[Passage]:
   """`seen` with missing gold passages in place of the last ones: an answer must be there to be read."""
   ids = {passage.id for passage in seen}

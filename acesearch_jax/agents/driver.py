@@ -51,10 +51,10 @@ class _Running:
 
 
 def run_episodes(
-    episodes: Iterable[Episode],
-    engine: Engine,
-    retriever: Retriever | None,
-    concurrency: int,
+  episodes: Iterable[Episode],
+  engine: Engine,
+  retriever: Retriever | None,
+  concurrency: int,
 ) -> Iterator[tuple[int, Any]]:
   """Runs episodes, at most `concurrency` at a time.
 
@@ -109,7 +109,7 @@ def run_episodes(
 
 
 def _search(
-    searching: list[tuple[_Running, Search]], retriever: Retriever | None
+  searching: list[tuple[_Running, Search]], retriever: Retriever | None
 ) -> Iterator[tuple[_Running, list[list[Hit]]]]:
   """Answers the pending searches with one call of the retriever for each `k`, every query once."""
   assert retriever is not None, 'an episode searched, but no retriever was given'

@@ -32,11 +32,11 @@ class Step:
 
   def to_json(self) -> dict[str, Any]:
     return {
-        'template': self.template,
-        'question': self.question,
-        'passages': _hits_to_json(self.hits),
-        'answer': self.answer,
-        'transcript': self.transcript.to_json(),
+      'template': self.template,
+      'question': self.question,
+      'passages': _hits_to_json(self.hits),
+      'answer': self.answer,
+      'transcript': self.transcript.to_json(),
     }
 
   @classmethod
@@ -69,15 +69,15 @@ class Solution:
 
   def to_json(self) -> dict[str, Any]:
     return {
-        'steps': [step.to_json() for step in self.steps],
-        'final_text': self.text,
-        'answer': self.answer,
-        'passages': _hits_to_json(self.hits),
-        'reward': self.reward,
-        'transcript': self.transcript.to_json(),
-        'scores': self.scores,
-        'em': self.scores.get('em', 0.0),
-        'format': self.scores.get('format', 0.0),
+      'steps': [step.to_json() for step in self.steps],
+      'final_text': self.text,
+      'answer': self.answer,
+      'passages': _hits_to_json(self.hits),
+      'reward': self.reward,
+      'transcript': self.transcript.to_json(),
+      'scores': self.scores,
+      'em': self.scores.get('em', 0.0),
+      'format': self.scores.get('format', 0.0),
     }
 
   @classmethod
@@ -118,13 +118,13 @@ class PlanRollout:
 
   def to_json(self) -> dict[str, Any]:
     return {
-        'text': self.text,
-        'valid': self.valid,
-        'reason': self.reason,
-        'mean_reward': self.mean_reward,
-        'solutions': [solution.to_json() for solution in self.solutions],
-        'steps': list(self.steps),
-        'transcript': self.transcript and self.transcript.to_json(),
+      'text': self.text,
+      'valid': self.valid,
+      'reason': self.reason,
+      'mean_reward': self.mean_reward,
+      'solutions': [solution.to_json() for solution in self.solutions],
+      'steps': list(self.steps),
+      'transcript': self.transcript and self.transcript.to_json(),
     }
 
   @classmethod
@@ -162,9 +162,9 @@ class Rollout:
     """
     transcripts = self.transcripts
     return {
-        'prompted': sum(len(t.prompt) for t in transcripts),
-        'prefilled': sum(map(len, {t.prompt for t in transcripts})),
-        'decoded': sum(len(t.response) for t in transcripts),
+      'prompted': sum(len(t.prompt) for t in transcripts),
+      'prefilled': sum(map(len, {t.prompt for t in transcripts})),
+      'decoded': sum(len(t.response) for t in transcripts),
     }
 
   def to_json(self) -> dict[str, Any]:

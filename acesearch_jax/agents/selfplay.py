@@ -50,14 +50,14 @@ class SelfPlayConfig:
   def greedy(self) -> 'SelfPlayConfig':
     """The same for inference: one path, the likeliest token each time, and always an answer."""
     return dataclasses.replace(
-        self,
-        num_plans=1,
-        max_plan_draws=1,
-        num_solutions=1,
-        plan=dataclasses.replace(self.plan, temperature=0.0),
-        subanswer=dataclasses.replace(self.subanswer, temperature=0.0),
-        answer=dataclasses.replace(self.answer, temperature=0.0),
-        answer_invalid_plans=True,
+      self,
+      num_plans=1,
+      max_plan_draws=1,
+      num_solutions=1,
+      plan=dataclasses.replace(self.plan, temperature=0.0),
+      subanswer=dataclasses.replace(self.subanswer, temperature=0.0),
+      answer=dataclasses.replace(self.answer, temperature=0.0),
+      answer_invalid_plans=True,
     )
 
 
@@ -88,7 +88,7 @@ class _Path:
 
 
 def self_play(
-    task: Task, conversation: Conversation, config: SelfPlayConfig, seed: int, iteration: int
+  task: Task, conversation: Conversation, config: SelfPlayConfig, seed: int, iteration: int
 ) -> Episode[Rollout]:
   """One task's tree of plans, solutions and steps, without rewards.
 
@@ -105,28 +105,28 @@ def self_play(
   identity = (seed, iteration, task.id)
   plans = yield from _draw_plans(task, conversation, config, identity)
   paths = [
-      _Path(i, plan.steps or (task.question,), (*identity, i, j))
-      for i, plan in enumerate(plans)
-      if plan.valid or config.answer_invalid_plans
-      for j in range(config.num_solutions)
+    _Path(i, plan.steps or (task.question,), (*identity, i, j))
+    for i, plan in enumerate(plans)
+    if plan.valid or config.answer_invalid_plans
+    for j in range(config.num_solutions)
   ]
   while any(path.waits for path in paths):
     yield from _advance([path for path in paths if path.waits], task, conversation, config)
   solutions = yield from _conclude(paths, task, conversation, config)
   return Rollout(
-      task,
-      iteration,
-      tuple(
-          dataclasses.replace(
-              plan, solutions=tuple(s for path, s in zip(paths, solutions, strict=True) if path.plan == i)
-          )
-          for i, plan in enumerate(plans)
-      ),
+    task,
+    iteration,
+    tuple(
+      dataclasses.replace(
+        plan, solutions=tuple(s for path, s in zip(paths, solutions, strict=True) if path.plan == i)
+      )
+      for i, plan in enumerate(plans)
+    ),
   )
 
 
 def _draw_plans(
-    task: Task, conversation: Conversation, config: SelfPlayConfig, identity: Identity
+  task: Task, conversation: Conversation, config: SelfPlayConfig, identity: Identity
 ) -> Generator[Sample, Any, list[PlanRollout]]:
   """Draws until there are `num_plans` distinct plans or the draws are spent; unparsed ones count."""
   prompt = conversation.prompt('decompose', task.kind, prompts.decompose(task.question, task.kind))
@@ -148,7 +148,7 @@ def _draw_plans(
 
 
 def _advance(
-    paths: Sequence[_Path], task: Task, conversation: Conversation, config: SelfPlayConfig
+  paths: Sequence[_Path], task: Task, conversation: Conversation, config: SelfPlayConfig
 ) -> Generator[Sample | Search, Any, None]:
   """Answers the next sub-question of every path."""
   questions = [path.next_question() for path in paths]
@@ -161,20 +161,20 @@ def _advance(
     requests += conversation.requests(conversation.prompt('step', kind, text), [identity], config.subanswer)
   completions = yield Sample(tuple(requests))
   for path, (template, question), found, request, completion in zip(
-      paths, questions, hits, requests, completions, strict=True
+    paths, questions, hits, requests, completions, strict=True
   ):
     transcript, text = conversation.read(request, completion)
     path.steps.append(Step(template, question, tuple(found), transcript, prompts.clean_answer(text)))
 
 
 def _conclude(
-    paths: Sequence[_Path], task: Task, conversation: Conversation, config: SelfPlayConfig
+  paths: Sequence[_Path], task: Task, conversation: Conversation, config: SelfPlayConfig
 ) -> Generator[Sample, Any, list[Solution]]:
   """The final answer of every path."""
   requests = []
   for path in paths:
     passages = prompts.final_passages(
-        [[hit.passage for hit in step.hits] for step in path.steps], config.final_passages
+      [[hit.passage for hit in step.hits] for step in path.steps], config.final_passages
     )
     answered = [(step.question, step.answer) for step in path.steps]
     text = prompts.final(task.question, passages, answered, task.kind)
@@ -189,7 +189,7 @@ def _conclude(
 
 
 def baseline(
-    task: Task, conversation: Conversation, config: SelfPlayConfig, seed: int, retrieve: bool
+  task: Task, conversation: Conversation, config: SelfPlayConfig, seed: int, retrieve: bool
 ) -> Episode[Rollout]:
   """The same policy without self-play: the question alone, or over one retrieval with the question.
 

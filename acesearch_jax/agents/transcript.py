@@ -71,7 +71,7 @@ class Transcript:
   def loss_mask(self) -> np.ndarray:
     """[T] bool, True at policy tokens."""
     return np.concatenate(
-        [np.full(len(segment.tokens), segment.kind == 'policy') for segment in self.segments]
+      [np.full(len(segment.tokens), segment.kind == 'policy') for segment in self.segments]
     )
 
   def to_json(self) -> dict[str, Any]:

@@ -14,12 +14,12 @@ class RunConfig:
 
   seed: int = option(0, 'Seed of every random draw of the run.')
   model: str = option(
-      'smollm2-135m-instruct', 'Preset name, Hugging Face folder or hub id, GGUF file, or a checkpoint of ours.'
+    'smollm2-135m-instruct', 'Preset name, Hugging Face folder or hub id, GGUF file, or a checkpoint of ours.'
   )
   dtype: str = option(
-      'auto',
-      'Of activations and matrix products; auto is bfloat16 where the device multiplies it faster.',
-      choices=('auto', 'float32', 'bfloat16'),
+    'auto',
+    'Of activations and matrix products; auto is bfloat16 where the device multiplies it faster.',
+    choices=('auto', 'float32', 'bfloat16'),
   )
   mesh: str = option('', 'Device mesh such as data:1,fsdp:4,tensor:2,sequence:1; one size may be -1.')
   dataset: str = option('world', 'Registered data set, or a JSON-lines file of tasks.')
@@ -30,17 +30,23 @@ class RunConfig:
   lora_rank: int = option(16, 'Rank of the trained adapters; 0 trains every parameter.', least=0)
   lora_alpha: float = option(32.0, 'Adapters are scaled by lora_alpha / lora_rank.', least=0)
   remat: bool = option(False, 'Recompute each layer in the backward pass: less memory, a third more work.')
-  micro_batch_tokens: int = option(2048, 'Tokens of one forward and backward pass, over all devices.', least=1)
-  max_length: int = option(1024, 'Longest context in tokens, prompt and answer; longer ones are refused.', least=32)
+  micro_batch_tokens: int = option(
+    2048, 'Tokens of one forward and backward pass, over all devices.', least=1
+  )
+  max_length: int = option(
+    1024, 'Longest context in tokens, prompt and answer; longer ones are refused.', least=32
+  )
   num_slots: int = option(32, 'Conversations decoded side by side.', least=1)
   cache_megabytes: int = option(1024, 'Size of the key/value cache.', least=1)
   concurrency: int = option(64, 'Tasks in flight; enough to keep the decoding slots full.', least=1)
-  checkpoint_every: int = option(50, 'Optimiser steps between checkpoints; a kill loses at most these.', least=1)
+  checkpoint_every: int = option(
+    50, 'Optimiser steps between checkpoints; a kill loses at most these.', least=1
+  )
   log_every: int = option(5, 'Optimiser steps between lines in metrics.jsonl.', least=1)
   eval_split: str = option('dev', 'Split that stages are evaluated on.')
   eval_limit: int = option(500, 'Questions of an evaluation; 0 for all.', least=0)
   eval_agents: tuple[str, ...] = option(
-      ('acesearcher',), 'Agents evaluated at the last stage.', choices=('acesearcher', 'rag', 'direct')
+    ('acesearcher',), 'Agents evaluated at the last stage.', choices=('acesearcher', 'rag', 'direct')
   )
 
 
@@ -50,16 +56,18 @@ class AceSearcherConfig(RunConfig):
 
   iterations: int = option(2, 'Rounds of rollouts and preference optimisation.', least=0)
   controls: tuple[str, ...] = option(
-      (),
-      'Controls run beside DPO: sft_more (SFT goes on for as many steps), raft (fine-tuning on the best '
-      'rollouts of the same rounds).',
-      choices=('sft_more', 'raft'),
+    (),
+    'Controls run beside DPO: sft_more (SFT goes on for as many steps), raft (fine-tuning on the best '
+    'rollouts of the same rounds).',
+    choices=('sft_more', 'raft'),
   )
 
   sft_tasks: int = option(2000, 'Training questions that demonstrations are made from.', least=1)
   sft_epochs: float = option(1.0, 'Most passes over the demonstrations.', least=0)
   sft_patience: int = option(
-      0, 'Stop after so many evaluations without a lower held-out loss, and keep the best weights; 0 for never.',
+      0,
+      'Stop after so many evaluations without a lower held-out loss, and keep the best weights; '
+      '0 for never.',
       least=0,
   )  # fmt: skip
   sft_eval_every: int = option(50, 'Optimiser steps between evaluations of the held-out loss.', least=1)
@@ -78,14 +86,18 @@ class AceSearcherConfig(RunConfig):
   subanswer_tokens: int = option(64, 'Longest intermediate answer in tokens.', least=1)
   answer_tokens: int = option(512, 'Longest final answer in tokens.', least=1)
   passages_per_step: int = option(10, 'Passages retrieved for a sub-question.', least=1)
-  final_passages: int = option(15, 'Passages of the final prompt, split evenly over the sub-questions.', least=0)
-  reward: str = option('em', 'Exact match, or the mean of EM, F1 and accuracy; times format.', choices=('em', 'shaped'))
+  final_passages: int = option(
+    15, 'Passages of the final prompt, split evenly over the sub-questions.', least=0
+  )
+  reward: str = option(
+    'em', 'Exact match, or the mean of EM, F1 and accuracy; times format.', choices=('em', 'shaped')
+  )
 
   min_gap: float = option(0.25, 'Least difference of mean rewards in a pair.', least=0)
   max_pairs_per_task: int = option(3, 'Pairs of each kind from one question.', least=1)
   max_pairs: int = option(0, 'Pairs of each kind in a round, a seeded sample; 0 for all.', least=0)
   pair_kinds: tuple[str, ...] = option(
-      ('plan', 'subanswer', 'final'), 'Kinds of pairs trained on.', choices=('plan', 'subanswer', 'final')
+    ('plan', 'subanswer', 'final'), 'Kinds of pairs trained on.', choices=('plan', 'subanswer', 'final')
   )
   dpo_learning_rate: float = option(2e-5, 'Peak rate of preference optimisation.', least=0)
   dpo_batch_size: int = option(64, 'Pairs a step.', least=1)

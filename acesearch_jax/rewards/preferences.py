@@ -81,7 +81,7 @@ class PairConfig:
 
 
 def mine_pairs(
-    rollouts: Iterable[Rollout], config: PairConfig, seed: int, fingerprint: str
+  rollouts: Iterable[Rollout], config: PairConfig, seed: int, fingerprint: str
 ) -> list[PreferencePair]:
   """All preference pairs of one iteration, in the order of the rollouts.
 
@@ -135,14 +135,14 @@ def _comparisons(rollout: Rollout, kind: str) -> list[tuple[tuple[int, ...], Val
       elif kind == 'final':
         add(solution.transcript, [solution.reward])
   return [
-      (prompt, {r: (transcripts[prompt, r], float(np.mean(v))) for r, v in responses.items()})
-      for prompt, responses in rewards.items()
-      if len(responses) > 1
+    (prompt, {r: (transcripts[prompt, r], float(np.mean(v))) for r, v in responses.items()})
+    for prompt, responses in rewards.items()
+    if len(responses) > 1
   ]
 
 
 def _extreme(
-    values: Values, pick: Any, rng: np.random.Generator, finished_only: bool
+  values: Values, pick: Any, rng: np.random.Generator, finished_only: bool
 ) -> tuple[Transcript, float] | None:
   """The response with the highest or lowest value; ties are drawn, not taken in order.
 
