@@ -209,7 +209,8 @@ def _pairs(preferences: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
       rows.append([iteration, kind, *map(_cell, [count, tasks, chosen, rejected])])
       samples += [_pair(iteration, pair) for pair in evenly(same, _SAMPLES_PER_KIND)]
   table = _table(['iteration', 'kind', 'pairs', 'tasks', 'mean chosen reward', 'mean rejected reward'], rows)
-  return _section('pairs', 'Preference pairs', f'{table}<h3>Samples</h3>{"".join(samples)}')
+  shown = f'<details><summary class="muted">{len(samples)} samples</summary>{"".join(samples)}</details>'
+  return _section('pairs', 'Preference pairs', table + shown)
 
 
 def _pair(iteration: str, pair: Mapping[str, Any]) -> str:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 _MOST_POINTS = 400
-_DOTS_UP_TO = 30
+_DOTS_UP_TO = 15
 
 Points = Sequence[tuple[float, float | None]]
 
