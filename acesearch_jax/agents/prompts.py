@@ -190,7 +190,7 @@ def _layout(
 ) -> str:
   instruction, label = template
   lines = [
-      f'### Q{number}: {one_line(step)}, Answer for Q{number}: {clean_answer(answer)}'
+      f'### Q{number}: {one_line(step)}, Answer for Q{number}: {clean_answer(answer)}'.rstrip()
       for number, (step, answer) in enumerate(answered, start=1)
   ]
   sections = [instruction, render_passages(passages), '\n'.join(lines), f'{label}: {one_line(question)}']

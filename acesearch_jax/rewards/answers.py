@@ -152,7 +152,8 @@ def _contains(answer: str, gold: str) -> float:
 
 
 def _near(value: float, target: float) -> bool:
-  return abs(value - target) <= 0.0015 * abs(target)
+  slack = 0.0015 * abs(target)
+  return target - slack <= value <= target + slack
 
 
 def _round_up(value: float) -> float:
