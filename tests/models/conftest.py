@@ -1,5 +1,6 @@
 """Fixtures shared by the tests of models."""
 
+import jax
 import numpy as np
 import pytest
 
@@ -20,7 +21,12 @@ def logits():
   def compute(config, params, tokens):
     tokens = np.asarray(tokens, np.int32)
     positions = np.broadcast_to(np.arange(tokens.shape[1], dtype=np.int32), tokens.shape)
-    hidden, _ = Decoder(config).apply({'params': params}, tokens, positions)
-    return np.asarray(unembed(params, config, hidden))
+
+    @jax.jit
+    def run(params):
+      hidden, _ = Decoder(config).apply({'params': params}, tokens, positions)
+      return unembed(params, config, hidden)
+
+    return np.asarray(run(params))
 
   return compute
