@@ -31,7 +31,7 @@ _DECOMPOSE = {
         'Decomposed Question:',
     ),
     'claim': (
-        'Split the claim into simple sub-claims to verify, one a line, as ### Q1: text. '
+        'Split the claim into simple sub-claims or questions to check, one a line, as ### Q1: text. '
         'Write #1, #2 for the answers of earlier lines.',
         'Claim',
         'Decomposed claim:',
