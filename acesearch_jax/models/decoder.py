@@ -9,6 +9,7 @@ Dimension letters: B batch, T new tokens, S past slots, D width, N query heads, 
 H head dimension, F MLP width, V vocabulary, L layers, R LoRA rank.
 """
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -40,15 +41,20 @@ class Past:
   valid: jax.Array
 
 
+def accumulation_dtype(dtype: str) -> Any:
+  """float32, or float64 for a float64 model (tests of sharding compare gradients in it)."""
+  return jnp.promote_types(dtype, jnp.float32)
+
+
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _einsum(spec: str, dtype: str, x: jax.Array, kernel: jax.Array) -> jax.Array:
-  """einsum with operands in `dtype` and float32 accumulation, in the backward pass too.
+  """einsum with operands in `dtype` and float32 accumulation (or wider), in the backward pass too.
 
   Without the custom rule the cotangent of a bfloat16 product is float32, and both backward products
   leave the fast path. The kernel's gradient comes back in the kernel's own dtype, unrounded.
   """
-  out = jnp.einsum(spec, x.astype(dtype), kernel.astype(dtype), preferred_element_type=jnp.float32)
-  return out.astype(dtype)
+  wide = accumulation_dtype(dtype)
+  return jnp.einsum(spec, x.astype(dtype), kernel.astype(dtype), preferred_element_type=wide).astype(dtype)
 
 
 def _einsum_forward(spec, dtype, x, kernel):
@@ -60,7 +66,7 @@ def _einsum_backward(spec, dtype, residuals, cotangent):
   operands, out = spec.split('->')
   x_axes, kernel_axes = operands.split(',')
   cotangent = cotangent.astype(dtype)
-  product = partial(jnp.einsum, preferred_element_type=jnp.float32)
+  product = partial(jnp.einsum, preferred_element_type=accumulation_dtype(dtype))
   dx = product(f'{out},{kernel_axes}->{x_axes}', cotangent, kernel.astype(dtype))
   dkernel = product(f'{x_axes},{out}->{kernel_axes}', x.astype(dtype), cotangent)
   return dx.astype(x.dtype), dkernel.astype(kernel.dtype)
@@ -106,7 +112,7 @@ class Projection(nn.Module):
 
 
 class RMSNorm(nn.Module):
-  """x / rms(x) · scale over the last axis, computed in float32 (arXiv 1910.07467)."""
+  """x / rms(x) · scale over the last axis, computed in float32 or wider (arXiv 1910.07467)."""
 
   config: DecoderConfig
 
@@ -114,7 +120,7 @@ class RMSNorm(nn.Module):
   def __call__(self, x: jax.Array) -> jax.Array:
     init = nn.with_logical_partitioning(nn.initializers.ones, (None,))
     scale = self.param('scale', init, (x.shape[-1],), self.config.param_dtype)
-    x = x.astype(jnp.float32)
+    x = x.astype(accumulation_dtype(self.config.dtype))
     x *= jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + self.config.norm_eps)
     return (x * scale).astype(self.config.dtype)
 
@@ -128,11 +134,16 @@ def rotary(x: jax.Array, positions: jax.Array, theta: float) -> jax.Array:
     theta: base of the frequencies.
   """
   half = x.shape[-1] // 2
-  frequencies = theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
-  angles = positions[..., None, None].astype(jnp.float32) * frequencies  # [B, T, 1, H/2]
+  wide = accumulation_dtype(x.dtype)
+  frequencies = theta ** (-jnp.arange(half, dtype=wide) / half)
+  angles = positions[..., None, None].astype(wide) * frequencies  # [B, T, 1, H/2]
   sin, cos = jnp.sin(angles), jnp.cos(angles)
-  first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+  first, second = jnp.split(x.astype(wide), 2, axis=-1)
   return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], -1).astype(x.dtype)
+
+
+# Keys are contracted this many at a time where a past block is longer.
+ATTENTION_CHUNK = 128
 
 
 def attend(
@@ -141,6 +152,11 @@ def attend(
     dtype: str,
 ) -> jax.Array:
   """Grouped-query attention over several blocks of keys with one softmax.
+
+  Blocks are contracted in chunks of `ATTENTION_CHUNK` keys, added in order from the last block's.
+  A chunk in which a query sees nothing adds exact zeros, so the capacity of a block (a multiple of
+  the chunk) does not change the bits. The dots are written with the key/value heads as a batch
+  dimension before the keys: a cache kept as [B, K, S, H] and passed transposed is read in place.
 
   Args:
     query: [B, T, N, H].
@@ -152,18 +168,34 @@ def attend(
   """
   batch, length, heads, dim = query.shape
   kv_heads = blocks[0][0].shape[2]
-  grouped = query.reshape(batch, length, kv_heads, heads // kv_heads, dim)
-  scores = []
-  for keys, _, mask in blocks:
-    score = jnp.einsum('btkgh,bskh->bkgts', grouped, keys.astype(dtype), preferred_element_type=jnp.float32)
-    scores.append(jnp.where(mask[:, None, None], score * dim**-0.5, -1e30))
-  weights = jax.nn.softmax(jnp.concatenate(scores, axis=-1), axis=-1).astype(dtype)
-  out, start = 0.0, 0
-  for keys, values, _ in blocks:
-    part = weights[..., start : start + keys.shape[1]]
-    start += keys.shape[1]
-    out += jnp.einsum('bkgts,bskh->btkgh', part, values.astype(dtype), preferred_element_type=jnp.float32)
-  return out.astype(dtype).reshape(query.shape)
+  query = query.reshape(batch, length, kv_heads, heads // kv_heads, dim)
+
+  def chunked(x):
+    """[B, S, K, H] as [B, K, n, S / n, H]."""
+    chunks = x.shape[1] // ATTENTION_CHUNK if x.shape[1] % ATTENTION_CHUNK == 0 and len(blocks) > 1 else 1
+    return x.astype(dtype).swapaxes(1, 2).reshape(batch, kv_heads, chunks, -1, dim)
+
+  scores, values = [], []
+  for keys, value, mask in reversed(blocks):
+    keys = chunked(keys)
+    score = jnp.einsum('btkgh,bknsh->bkngts', query, keys, preferred_element_type=accumulation_dtype(dtype))
+    mask = mask.reshape(batch, length, keys.shape[2], -1).swapaxes(1, 2)[:, None, :, None]
+    scores.append(jnp.where(mask, score * dim**-0.5, -jnp.inf))  # [B, K, n, G, T, S / n]
+    values.append(chunked(value))
+  top = functools.reduce(jnp.maximum, (jnp.max(score, axis=(2, 5), keepdims=True) for score in scores))
+  top = jax.lax.stop_gradient(top)
+  out, total = 0.0, 0.0
+  for score, value in zip(scores, values, strict=True):
+    weights = jnp.exp(score - top)
+    part = jnp.einsum(
+        'bkngts,bknsh->bkngth', weights.astype(dtype), value, preferred_element_type=accumulation_dtype(dtype)
+    )
+    mass = jnp.sum(weights, axis=-1, keepdims=True)
+    for i in range(part.shape[2]):  # one after another: the order of a reduction may depend on its length
+      out += part[:, :, i]
+      total += mass[:, :, i]
+  out = (out / total).transpose(0, 3, 1, 2, 4)  # [B, K, G, T, H] to [B, T, K, G, H]
+  return out.astype(dtype).reshape(batch, length, heads, dim)
 
 
 class Attention(nn.Module):
@@ -251,7 +283,8 @@ class Decoder(nn.Module):
     Args:
       tokens: [B, T] int32.
       positions: [B, T] int32, place of each token in its own sequence (past tokens counted).
-      segment_ids: [B, T] int32 where rows are packed: tokens see their own segment only.
+      segment_ids: [B, T] int32 where rows hold several sequences: tokens see their own segment and
+        segment 0, a prefix that all segments of the row share.
       past: blocks of earlier keys and values, all visible where valid.
 
     Returns:
@@ -269,7 +302,8 @@ class Decoder(nn.Module):
     length = tokens.shape[1]
     mask = jnp.broadcast_to(jnp.tri(length, dtype=bool), (tokens.shape[0], length, length))
     if segment_ids is not None:
-      mask &= segment_ids[:, :, None] == segment_ids[:, None, :]
+      seen = segment_ids[:, None, :]
+      mask &= (segment_ids[:, :, None] == seen) | (seen == 0)
     past_masks = tuple(block.valid for block in past)
     block_type = nn.remat(Block, prevent_cse=not config.scan_layers) if config.remat else Block
     if config.scan_layers:
@@ -341,7 +375,8 @@ def unembed(params: Params, config: DecoderConfig, hidden: jax.Array) -> jax.Arr
 
 def _logits_einsum(spec: str, dtype: str, hidden: jax.Array, kernel: jax.Array) -> jax.Array:
   """Operands in `dtype`, result kept in float32: log-probabilities need the bits."""
-  return jnp.einsum(spec, hidden.astype(dtype), kernel.astype(dtype), preferred_element_type=jnp.float32)
+  wide = accumulation_dtype(dtype)
+  return jnp.einsum(spec, hidden.astype(dtype), kernel.astype(dtype), preferred_element_type=wide)
 
 
 def unstack_layers(params: Params, num_layers: int) -> Params:

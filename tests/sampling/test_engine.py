@@ -1,0 +1,214 @@
+"""The engine against the plain decoder, and against itself under other schedules."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from acesearch_jax.errors import UsageError, UserError
+from acesearch_jax.models.decoder import Decoder, init_params, unembed
+from acesearch_jax.sampling.engine import Engine, EngineConfig
+from acesearch_jax.sampling.request import Request, SamplingParams
+from acesearch_jax.sharding.mesh import make_mesh
+
+SIZES = EngineConfig(
+    num_slots=4, max_length=200, page_size=8, prefill_rows=3, cache_bytes=1 << 20, decode_steps=5
+)
+
+
+@pytest.fixture(scope='module')
+def engine(config, params, mesh):
+  return Engine(config, params, mesh, SIZES)
+
+
+def ragged(count, seed=0, longest=150, **params):
+  """Random requests, some of which share prefixes or are the same prompt."""
+  rng = np.random.default_rng(seed)
+  stem = rng.integers(0, 61, longest).tolist()
+  requests = []
+  for i in range(count):
+    shared, own = rng.integers(0, longest - 20), rng.integers(1, 20)
+    prompt = stem[:shared] + rng.integers(0, 61, own).tolist()
+    if i % 4 == 3:
+      prompt = requests[-1].prompt
+    choice = SamplingParams(**{'max_tokens': int(rng.integers(1, 30)), 'stop': ((7,), (3, 5)), **params})
+    requests.append(Request(tuple(prompt), (seed, i, 'test'), choice))
+  return requests
+
+
+def log_probs(config, params, tokens):
+  """[T, V] log-probabilities of the token after each, by one plain forward pass."""
+  tokens = jnp.asarray(tokens, jnp.int32)[None]
+  hidden, _ = Decoder(config).apply({'params': params}, tokens, jnp.arange(tokens.shape[1])[None])
+  return np.asarray(jax.nn.log_softmax(unembed(params, config, hidden)[0]))
+
+
+def check(config, params, request, completion):
+  """Log-probs are those of teacher forcing."""
+  tokens = [*request.prompt, *completion.tokens.tolist()]
+  table = log_probs(config, params, tokens)
+  places = np.arange(len(request.prompt) - 1, len(tokens) - 1)
+  np.testing.assert_allclose(completion.logps, table[places, completion.tokens], atol=1e-5)
+  return table[places]
+
+
+def same(a, b):
+  return (
+      a.finish == b.finish
+      and a.tokens.tolist() == b.tokens.tolist()
+      and a.logps.tobytes() == b.logps.tobytes()
+      and a.behaviour_logps.tobytes() == b.behaviour_logps.tobytes()
+  )
+
+
+def test_log_probs_equal_teacher_forcing(engine, config, params):
+  requests = ragged(12)
+  for request, completion in zip(requests, engine.generate(requests), strict=True):
+    check(config, params, request, completion)
+    np.testing.assert_allclose(completion.behaviour_logps, completion.logps, atol=1e-5)
+  assert engine.num_pages_held == 0
+
+
+def test_greedy_equals_full_forward_passes(engine, config, params):
+  requests = ragged(4, seed=1, temperature=0.0, stop=())
+  for request, completion in zip(requests, engine.generate(requests), strict=True):
+    table = check(config, params, request, completion)
+    assert completion.tokens.tolist() == table.argmax(-1).tolist()
+    assert len(completion.tokens) == request.params.max_tokens and completion.finish == 'length'
+    assert not completion.behaviour_logps.any()
+
+
+def test_stop_sequences(engine):
+  requests = ragged(40, seed=2)
+  finishes = []
+  for request, completion in zip(requests, engine.generate(requests), strict=True):
+    tokens = completion.tokens.tolist()
+    ends = [n + 1 for n in range(len(tokens)) if tokens[n] == 7 or tokens[max(n - 1, 0) : n + 1] == [3, 5]]
+    if completion.finish == 'stop':
+      assert ends == [len(tokens)]
+      finishes.append(tokens[-1])
+    else:
+      assert not ends and len(tokens) == request.params.max_tokens
+  assert {7, 5} == set(finishes)
+
+
+def test_a_stop_sequence_cannot_begin_in_the_prompt(engine):
+  requests = [Request((1, 2, 3), (i,), SamplingParams(stop=((3, 5),), max_tokens=3)) for i in range(200)]
+  completions = engine.generate(requests)
+  first = [c for c in completions if c.tokens[0] == 5]
+  assert first and all(len(c.tokens) > 1 for c in first)
+
+
+def test_same_bits_in_any_schedule_with_or_without_cache(engine, config, params, mesh):
+  requests = ragged(24, seed=3)
+  alone = [engine.generate([request])[0] for request in requests]
+  uncached = Engine(config, params, mesh, EngineConfig(**{**vars(SIZES), 'share_prefixes': False}))
+  rng = np.random.default_rng(0)
+  for runner in (engine, engine, uncached):
+    order = rng.permutation(len(requests)).tolist()
+    ids, results = {}, {}
+    while order or runner.busy:
+      for _ in range(rng.integers(0, 4)):
+        if order:
+          i = order.pop()
+          ids[runner.submit(requests[i])] = i
+      results.update({ids[id]: completion for id, completion in runner.step()})
+    assert all(same(alone[i], results[i]) for i in range(len(requests)))
+
+
+def test_identical_prompts_are_prefilled_once(config, params, mesh):
+  engine = Engine(config, params, mesh, SIZES)
+  prompts = [tuple(np.random.default_rng(i).integers(0, 61, 50 + i).tolist()) for i in range(6)]
+  requests = [Request(prompt, (i, j), SamplingParams(max_tokens=9)) for j in range(5) for i, prompt in enumerate(prompts)]
+  engine.generate(requests)
+  stats = engine.reset_stats()
+  assert stats.prompt_tokens == 5 * sum(len(prompt) - 1 for prompt in prompts)
+  assert stats.distinct_prompt_tokens == sum(len(prompt) - 1 for prompt in prompts)
+  assert stats.prefilled_tokens == stats.distinct_prompt_tokens
+  assert stats.requests == 30 and stats.decoded_tokens == 30 * 9
+
+
+def test_nothing_compiles_after_warm_up(config, params, mesh):
+  events = []
+  engine = Engine(config, params, mesh, SIZES)
+  engine.warm_up()
+  engine.reset_stats()
+  jax.monitoring.register_event_duration_secs_listener(lambda name, *_, **__: events.append(name))
+  requests = ragged(100, seed=4) + ragged(100, seed=5, top_p=0.9, top_k=5, temperature=0.7, repetition_penalty=1.1)
+  engine.generate(requests)
+  engine.cancel(engine.submit(requests[0]))
+  compiled = [name for name in events if 'compile' in name]
+  assert not compiled and not engine.stats.compilations
+  jax.jit(lambda x: x * 3.5)(1.0)
+  assert [name for name in events if 'compile' in name]  # the listener does hear compilations
+
+
+def test_thrashing_cache_loses_nothing(engine, config, params, mesh):
+  page_bytes = 2 * 2 * 2 * 8 * 4 * 8
+  sizes = EngineConfig(**{**vars(SIZES), 'cache_bytes': 25 * page_bytes})
+  small = Engine(config, params, mesh, sizes)
+  requests = ragged(60, seed=6)
+  rng = np.random.default_rng(1)
+  ids = {small.submit(request): request for request in requests}
+  cancelled = set(rng.permutation(list(ids))[:10].tolist())
+  results = {}
+  while small.busy:
+    for id in [id for id in cancelled if rng.random() < 0.2 and id not in results]:
+      small.cancel(id)
+      cancelled.discard(id)
+      ids.pop(id)
+    results.update(small.step())
+  assert set(ids) == set(results)
+  assert small.num_pages_held == 0 and small.reset_stats().peak_pages == 25
+  wanted = engine.generate([ids[id] for id in results])
+  assert all(same(a, b) for a, b in zip(wanted, results.values(), strict=True))
+  small.update_params(params)
+  assert small._tree.num_free == 25
+
+
+def test_new_weights_take_effect_without_compiling(config, params, mesh):
+  engine = Engine(config, params, mesh, SIZES)
+  request = ragged(1, seed=7)[0]
+  old = engine.generate([request])[0]
+  other = init_params(config, jax.random.key(1), mesh)
+  engine.reset_stats()
+  engine.update_params(other)
+  new = engine.generate([request])[0]
+  check(config, other, request, new)
+  assert not same(old, new) and not engine.stats.compilations
+  engine.update_params(params)
+  assert same(engine.generate([request])[0], old)
+
+
+def test_bad_requests_are_refused(engine, config, params, mesh):
+  good = Request((1, 2), (0,), SamplingParams(max_tokens=2))
+  results = engine.generate([Request((), (1,)), good, Request((1,) * 200, (2,)), Request((61,), (3,))])
+  assert [completion.finish for completion in results] == ['refused', 'length', 'refused', 'refused']
+  assert all(completion.message for completion in results if completion.finish == 'refused')
+  with pytest.raises(UsageError, match='stop'):
+    engine.submit(Request((1,), (4,), SamplingParams(stop=((1,) * 9,))))
+  with pytest.raises(UserError, match='raise cache_bytes'):
+    Engine(config, params, mesh, EngineConfig(**{**vars(SIZES), 'cache_bytes': 1000}))
+  for wrong in ({'temperature': -1.0}, {'top_p': 0.0}, {'max_tokens': 0}, {'stop': ((),)}, {'min_p': 2.0}):
+    with pytest.raises(UsageError):
+      SamplingParams(**wrong)
+
+
+def test_the_context_bounds_the_answer(engine):
+  completion = engine.generate([Request((1,) * 190, (0,), SamplingParams(max_tokens=100))])[0]
+  assert completion.finish == 'length' and len(completion.tokens) == 10
+
+
+@pytest.mark.parametrize('unroll', [True, False])
+@pytest.mark.parametrize('text', ['data:8', 'data:2,fsdp:2,tensor:2', 'fsdp:4,tensor:2'])
+def test_meshes_give_the_tokens_of_one_device(engine, config, params, text, unroll):
+  if len(jax.devices()) < 8:
+    pytest.skip('needs 8 devices')
+  requests = ragged(6, seed=8, temperature=0.0)
+  wanted = engine.generate(requests)
+  mesh = make_mesh(text)
+  placed = jax.device_put(jax.device_get(params), jax.sharding.NamedSharding(mesh, jax.P()))
+  sharded = Engine(config, placed, mesh, SIZES, unroll_layers=unroll)
+  for a, b in zip(wanted, sharded.generate(requests), strict=True):
+    assert a.tokens.tolist() == b.tokens.tolist()
+    np.testing.assert_allclose(a.logps, b.logps, atol=1e-4)
