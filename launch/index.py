@@ -23,7 +23,7 @@ _B = flags.DEFINE_float(
 def main(argv: list[str]) -> None:
   del argv
   passages = read_corpus(_CORPUS.value)
-  BM25Retriever.build(passages, _K1.value, _B.value).save(_OUTPUT.value)
+  BM25Retriever(passages, _K1.value, _B.value).save(_OUTPUT.value)
   logging.info('Indexed %d passages in %s.', len(passages), _OUTPUT.value)
 
 

@@ -29,13 +29,7 @@ class BM25Retriever:
   nothing.
   """
 
-  def __init__(self, index: Any, passages: Sequence[Passage]):
-    """Wraps a bm25s index; use `build` or `load`."""
-    self._index = index
-    self._passages = passages
-
-  @classmethod
-  def build(cls, passages: Sequence[Passage], k1: float = 0.9, b: float = 0.4) -> 'BM25Retriever':
+  def __init__(self, passages: Sequence[Passage], k1: float = 0.9, b: float = 0.4):
     """Indexes `passages` in memory.
 
     Args:
@@ -52,9 +46,9 @@ class BM25Retriever:
     ids = [[vocabulary.setdefault(word, len(vocabulary)) for word in passage] for passage in tokens]
     if not vocabulary:
       raise UserError('The corpus is empty; give at least one passage with words in it.')
-    index = _bm25s().BM25(k1=k1, b=b, method='lucene', backend='numpy')
-    index.index((ids, vocabulary), show_progress=False)
-    return cls(index, passages)
+    self._index = _bm25s().BM25(k1=k1, b=b, method='lucene', backend='numpy')
+    self._index.index((ids, vocabulary), show_progress=False)
+    self._passages = passages
 
   @property
   def passages(self) -> Sequence[Passage]:
@@ -111,6 +105,7 @@ class BM25Retriever:
     if not (directory / _MANIFEST).is_file():
       raise UserError(f'{directory} holds no index; build one with python -m launch.index.')
     manifest = files.read_json(directory / _MANIFEST)
+    retriever = cls.__new__(cls)
     with _damage_reported(directory):
       if manifest['format'] != _FORMAT:
         raise ValueError(f'format {manifest["format"]} instead of {_FORMAT}')
@@ -121,7 +116,8 @@ class BM25Retriever:
       passages = PassageFile(directory)
       if not len(passages) == manifest['passages'] == index.scores['num_docs']:
         raise ValueError('passages and postings differ in number')
-    return cls(index, passages)
+      retriever._index, retriever._passages = index, passages
+    return retriever
 
   def _retrieve(self, query: str, k: int) -> list[Hit]:
     known = [word for word in words(query) if word in self._index.vocab_dict]

@@ -47,13 +47,13 @@ def _ids(hits):
 
 @pytest.fixture(scope='module')
 def retriever():
-  return BM25Retriever.build(_PASSAGES)
+  return BM25Retriever(_PASSAGES)
 
 
 @pytest.mark.parametrize(('k1', 'b'), [(0.9, 0.4), (1.5, 0.75)])
 @pytest.mark.parametrize('query', ['Which river runs through Ossel?', 'film of 1978', 'river river cold'])
 def test_scores_follow_the_definition(query, k1, b):
-  hits = BM25Retriever.build(_PASSAGES, k1, b).retrieve([query], 10)[0]
+  hits = BM25Retriever(_PASSAGES, k1, b).retrieve([query], 10)[0]
   expected = dict(zip('abcd', _lucene(_PASSAGES, query, k1, b), strict=True))
   assert {h.passage.id: h.score for h in hits} == pytest.approx({i: s for i, s in expected.items() if s > 0})
   assert [h.score for h in hits] == sorted((h.score for h in hits), reverse=True)
@@ -86,7 +86,7 @@ def test_k_beyond_the_corpus_and_k_below_one(retriever):
 
 def test_ties_keep_the_order_of_the_corpus():
   twins = [Passage(str(i), '', 'same words here') for i in range(50)]
-  retriever = BM25Retriever.build([*twins, Passage('x', '', 'same same same words words')])
+  retriever = BM25Retriever([*twins, Passage('x', '', 'same same same words words')])
   assert _ids(retriever.retrieve(['same words'], 6)[0]) == ['x', '0', '1', '2', '3', '4']
   assert _ids(retriever.retrieve(['words same'], 50)[0]) == ['x', *map(str, range(49))]
 
@@ -94,7 +94,7 @@ def test_ties_keep_the_order_of_the_corpus():
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.text(st.sampled_from('ab c')), min_size=1, max_size=6), st.text(), st.integers(1, 9))
 def test_any_query_gives_distinct_positive_sorted_hits(texts, query, k):
-  retriever = BM25Retriever.build([Passage(str(i), 'x', text) for i, text in enumerate(texts)])
+  retriever = BM25Retriever([Passage(str(i), 'x', text) for i, text in enumerate(texts)])
   for hits in retriever.retrieve([query, 'a b c x'], k):
     assert len(hits) <= min(k, len(texts)) and len(set(_ids(hits))) == len(hits)
     assert all(h.score > 0 for h in hits)
@@ -104,11 +104,11 @@ def test_any_query_gives_distinct_positive_sorted_hits(texts, query, k):
 @pytest.mark.parametrize('passages', [[], [Passage('a', '', '...')], [Passage('a', '', '')]])
 def test_an_empty_corpus_is_refused(passages):
   with pytest.raises(UserError, match='corpus is empty'):
-    BM25Retriever.build(passages)
+    BM25Retriever(passages)
 
 
 def test_a_passage_without_words_is_harmless():
-  retriever = BM25Retriever.build([Passage('a', '', '—'), Passage('b', '', 'river')])
+  retriever = BM25Retriever([Passage('a', '', '—'), Passage('b', '', 'river')])
   assert _ids(retriever.retrieve(['river'], 2)[0]) == ['b']
 
 
@@ -125,7 +125,7 @@ def test_saved_and_loaded_give_the_same_hits(retriever, tmp_path):
 
 def test_an_index_is_replaced_but_nothing_else(retriever, tmp_path):
   retriever.save(tmp_path / 'index')
-  BM25Retriever.build([Passage('z', '', 'zebra')]).save(tmp_path / 'index')
+  BM25Retriever([Passage('z', '', 'zebra')]).save(tmp_path / 'index')
   assert _ids(BM25Retriever.load(tmp_path / 'index').retrieve(['zebra'], 1)[0]) == ['z']
   (tmp_path / 'thesis').mkdir()
   (tmp_path / 'thesis' / 'chapter.txt').write_text('years of work')

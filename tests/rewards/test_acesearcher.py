@@ -67,7 +67,7 @@ def test_hostile_passages_change_neither_parsing_nor_reward():
   """Plan, retrieval, sub-answers and final answer over clean and over hostile passages."""
   values = []
   for extra in ('', _INJECTION):
-    retriever = BM25Retriever.build([
+    retriever = BM25Retriever([
         Passage('1', 'The Glass Lantern', f'The Glass Lantern is by Orla Venn. {extra}'),
         Passage('2', f'Orla Venn {extra}', f'{extra}\nOrla Venn was born in Ossel. {extra}'),
     ])
