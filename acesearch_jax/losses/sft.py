@@ -1,0 +1,24 @@
+"""Supervised fine-tuning: next-token cross-entropy on the response."""
+
+import jax
+import jax.numpy as jnp
+
+from acesearch_jax.losses.masked import masked_sum
+
+Sums = dict[str, tuple[jax.Array, jax.Array]]
+
+
+def sft_loss(logps: jax.Array, mask: jax.Array) -> tuple[tuple[jax.Array, jax.Array], Sums]:
+  """-sum of log p(token | before) over the masked positions.
+
+  Args:
+    logps: [B, T] log-probability of each target, nats.
+    mask: [B, T] bool, the response's positions.
+
+  Returns:
+    ((loss_sum in nats, token count), aux), aux as name: (sum, denominator): `sequence_logp`, the
+    response's summed log-probability, over rows with a response.
+  """
+  total = masked_sum(logps, mask)
+  sequences = jnp.sum(jnp.any(mask, axis=1)).astype(logps.dtype)
+  return (-total, jnp.sum(mask).astype(logps.dtype)), {'sequence_logp': (total, sequences)}

@@ -1,0 +1,103 @@
+"""Where the decoder meets a loss: functions of (parameters, batch) that the step differentiates."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from acesearch_jax.losses.dpo import dpo_loss
+from acesearch_jax.losses.logprobs import token_logps
+from acesearch_jax.losses.masked import masked_sum
+from acesearch_jax.losses.sft import sft_loss
+from acesearch_jax.models.config import DecoderConfig
+from acesearch_jax.models.decoder import Decoder, unembed
+from acesearch_jax.training.batching import CHOSEN, REJECTED
+
+Params = Any
+Batch = dict[str, jax.Array]
+Sums = dict[str, tuple[jax.Array, jax.Array]]
+# (params, batch) -> ((loss_sum, denominator), {name: (sum, denominator)})
+Objective = Callable[[Params, Batch], tuple[tuple[jax.Array, jax.Array], Sums]]
+
+# Tokens whose logits exist at one time, over all rows: 50 MB in float32 at a vocabulary of 49,152.
+LOGIT_TOKENS = 256
+
+
+def response_logps(
+    params: Params, config: DecoderConfig, batch: Batch, logit_tokens: int = LOGIT_TOKENS
+) -> tuple[jax.Array, jax.Array]:
+  """Log-probability of every response token, at the position that predicts it.
+
+  Args:
+    params: the decoder's, whole.
+    config: of the decoder.
+    batch: tokens [B, T], positions [B, T], loss_mask [B, T] over response tokens, and segment_ids
+      [B, T] where rows hold several answers.
+    logit_tokens: tokens whose logits exist at one time.
+
+  Returns:
+    ([B, T] nats, [B, T] bool): entry t is about token t + 1.
+  """
+  tokens = batch['tokens']
+  hidden, _ = Decoder(config).apply(
+      {'params': params}, tokens, batch['positions'], batch.get('segment_ids')
+  )
+  targets = jnp.pad(tokens[:, 1:], ((0, 0), (0, 1)))
+  mask = jnp.pad(batch['loss_mask'][:, 1:], ((0, 0), (0, 1)))
+  chunk = max(1, logit_tokens // tokens.shape[0])
+  return token_logps(partial(unembed, params, config), hidden, targets, mask, chunk), mask
+
+
+def pair_logps(
+    params: Params, config: DecoderConfig, batch: Batch, logit_tokens: int = LOGIT_TOKENS
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+  """Summed log-probabilities of both answers of each row of pairs.
+
+  Returns:
+    chosen [B] and rejected [B] (nats), and chosen_tokens [B], 0 for a row that only fills the batch.
+  """
+  logps, mask = response_logps(params, config, batch, logit_tokens)
+  # The token before an answer is repeated in the answer's own segment, so the predicting position and
+  # the predicted token have the same segment.
+  chosen = mask & (batch['segment_ids'] == CHOSEN)
+  rejected = mask & (batch['segment_ids'] == REJECTED)
+  return masked_sum(logps, chosen, 1), masked_sum(logps, rejected, 1), jnp.sum(chosen, axis=1)
+
+
+def sft_objective(config: DecoderConfig, logit_tokens: int = LOGIT_TOKENS) -> Objective:
+  """Cross-entropy of the response, per token."""
+
+  def objective(params: Params, batch: Batch):
+    return sft_loss(*response_logps(params, config, batch, logit_tokens))
+
+  return objective
+
+
+def dpo_objective(
+    config: DecoderConfig,
+    beta: float,
+    gamma: float = 0.0,
+    loss_type: str = 'sigmoid',
+    label_smoothing: float = 0.0,
+    logit_tokens: int = LOGIT_TOKENS,
+) -> Objective:
+  """`dpo_loss` per pair, over batches that have reference_chosen_logps and reference_rejected_logps [B]."""
+
+  def objective(params: Params, batch: Batch):
+    chosen, rejected, chosen_tokens = pair_logps(params, config, batch, logit_tokens)
+    return dpo_loss(
+        chosen,
+        rejected,
+        batch['reference_chosen_logps'],
+        batch['reference_rejected_logps'],
+        chosen_tokens,
+        chosen_tokens > 0,
+        beta=beta,
+        gamma=gamma,
+        loss_type=loss_type,
+        label_smoothing=label_smoothing,
+    )
+
+  return objective
