@@ -43,7 +43,7 @@ def load_airports(places: Places) -> list[Airport]:
   telling, plain = [], []
   for row in sorted(rows, key=lambda r: (zlib.crc32(r['iata'].encode()), r['iata'])):
     city = _city(row, places)
-    name = row['name'].strip()
+    name = text.western(row['name'].strip())
     if not city or not text.is_plain_name(name) or same_name[text.fold(name)] > 1 or len(name) < 8:
       continue
     if not re.search(r'Air|Field|Base|Aer|Heli', name):

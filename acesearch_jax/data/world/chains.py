@@ -12,7 +12,8 @@ from acesearch_jax.data.world.passages import sentence_case
 from acesearch_jax.data.world.relations import RELATIONS
 
 # Hops from the large pools are drawn more often, so that questions start from many different things.
-_FIRST_HOP_WEIGHT = {'in_country': 5, 'site_in': 5, 'serves': 5, 'division_of': 3, 'port_in': 3, 'iata_code': 2}
+_FIRST_HOP_WEIGHT = {'in_country': 5, 'site_in': 5, 'serves': 5, 'division_of': 3, 'port_in': 3,
+                     'iata_code': 2}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +89,7 @@ class Walker:
         steps[fact.target] = (fact, fact.subject)
     return steps
 
-  @functools.lru_cache(maxsize=None)  # noqa: B019 (one walker a world, and both are kept)
+  @functools.cache  # noqa: B019 (one walker a world, and both are kept)
   def _followers(self, kind: str, last: bool, used: tuple[str, ...]) -> tuple[Hop, ...]:
     return tuple(h for h in self.hops if h.source == kind and h.relation not in used and (last or h.phrases))
 
@@ -134,7 +135,7 @@ class Walker:
   def subquestions(self, chain: Chain, rng: np.random.Generator) -> tuple[SubQuestion, ...]:
     """One look-up for each hop; hops after the first refer to the answer before."""
     steps = []
-    for index, (hop, fact, stop) in enumerate(zip(chain.hops, chain.facts, chain.stops)):
+    for index, (hop, fact, stop) in enumerate(zip(chain.hops, chain.facts, chain.stops, strict=True)):
       words = f'#{index}' if index else self.graph.text(chain.start)
       steps.append(SubQuestion(sentence_case(fill(draw(rng, hop.lookups), words)), self.graph.text(stop),
                                self.passages(fact)))

@@ -10,10 +10,11 @@ from acesearch_jax.data.world.geonames import Places
 from acesearch_jax.data.world.graph import Entity, Fact
 
 _TITLE_WORDS = frozenset(
-    'president prime minister premier chancellor interim acting transition transitional vice executive federal '
-    'state head chief general gen. gen dr. dr sir dame sheikh sheik captain capt. colonel col. crown excellency '
-    'chairperson chairman lt. marshal princess doctor'.split())
-_ROYAL = {'king': 'King', 'queen': 'Queen', 'sultan': 'Sultan', 'amir': 'Emir', 'emir': 'Emir', 'pope': 'Pope'}
+    'president prime minister premier chancellor interim acting transition transitional vice executive '
+    'federal state head chief general gen. gen dr. dr sir dame sheikh sheik captain capt. colonel col. '
+    'crown excellency chairperson chairman lt. marshal princess doctor'.split())
+_ROYAL = {'king': 'King', 'queen': 'Queen', 'sultan': 'Sultan', 'amir': 'Emir', 'emir': 'Emir',
+          'pope': 'Pope'}
 _SINGULAR_MONEY = {'leva': 'lev', 'lei': 'leu', 'kronor': 'krona', 'kroner': 'krone', 'euros': 'euro',
                    'francs': 'franc', 'denars': 'denar', 'birr': 'birr', 'taka': 'taka', 'koruny': 'koruna'}
 _DIVISIONS = {'provinces': 'province', 'regions': 'region', 'districts': 'district', 'counties': 'county',
@@ -85,7 +86,7 @@ def currency_name(raw: str) -> str | None:
     return None
   head, _, last = name.rpartition(' ')
   last = _SINGULAR_MONEY.get(last, last[:-1] if last.endswith('s') and len(last) > 3 else last)
-  return f'{head} {last}'.strip()
+  return f'{head} {last}'.strip().replace('Renminbi', 'renminbi')
 
 
 def _list(raw: str, most: int) -> list[str]:
@@ -107,13 +108,16 @@ class _Collector:
 
   def entity(self, kind: str, name: str, in_text: str = '', other: tuple[str, ...] = ()) -> str:
     key = f"{kind}:{text.fold(name).replace(' ', '-')}"
-    self.entities.setdefault(key, Entity(key, kind, name, in_text or name, text.aliases(name, *other)))
+    plain = text.western(name)
+    self.entities.setdefault(key, Entity(key, kind, plain, text.western(in_text) or plain,
+                                         text.aliases(name, *other)))
     return key
 
   def link(self, subject: str, relation: str, kind: str, name: str, *args: Any) -> None:
     self.facts.append(Fact(subject, relation, self.entity(kind, name, *args)))
 
-  def literal(self, subject: str, relation: str, value: str, number: float | None = None, unit: str = '') -> None:
+  def literal(self, subject: str, relation: str, value: str, number: float | None = None,
+              unit: str = '') -> None:
     self.facts.append(Fact(subject, relation, value=value, number=number, unit=unit))
 
 
@@ -137,7 +141,7 @@ def _government(page: dict[str, Any], country: str, out: _Collector) -> None:
     anthem = out.entity('anthem', title[1], f'"{title[1]}"', (title[2] or '',))
     out.facts.append(Fact(country, 'anthem', anthem))
     writers = _field(gov, 'National anthem(s)', 'lyrics/music').split('/')
-    for relation, raw in zip(('lyricist', 'composer'), writers if len(writers) == 2 else ()):
+    for relation, raw in zip(('lyricist', 'composer'), writers if len(writers) == 2 else (), strict=False):
       name = person_name(raw)
       if name and ' and ' not in raw:
         out.link(anthem, relation, 'person', name)
@@ -175,7 +179,7 @@ def _divisions(page: dict[str, Any], country: str, out: _Collector) -> None:
     return
   kind = _DIVISIONS[match[1]]
   for raw in text.outside_parentheses(names.split(';')[0]).split(','):
-    name = raw.strip().rstrip('.')
+    name = text.western(raw.strip().rstrip('.'))
     if text.is_plain_name(name) and len(name) > 3 and ' note' not in name and len(name.split()) <= 4:
       key = f"division:{country[-2:]}-{text.fold(name).replace(' ', '-')}"
       in_text = name if kind in text.fold(name).split() else f'the {kind} of {name}'
@@ -187,7 +191,8 @@ def _land(page: dict[str, Any], country: str, out: _Collector) -> None:
   land = page['Geography']
   match = re.fullmatch(r"([^\d]+?) (-?[\d,]+) m", text.outside_parentheses(
       _field(land, 'Elevation', 'highest point')))
-  if match and not re.search(r'unnamed|unknown|location|elevation|near|point |above|hole|km|,| on | of W', match[1]):
+  if match and not re.search(
+      r'unnamed|unknown|location|elevation|near|point |above|hole|km|,| on | of W', match[1]):
     name = match[1].strip()
     if text.is_plain_name(name):
       name = re.sub(r'^Mt\.? ', 'Mount ', name)
@@ -283,7 +288,7 @@ def _codes(page: dict[str, Any], country: str, out: _Collector) -> None:
     out.literal(country, 'railways', f'{text.round_words(length)} kilometers', length, 'km')
   # A port named after another source's city would be a homonym, so ports carry their type in the text.
   for raw in text.outside_parentheses(_field(page, 'Transportation', 'Ports', 'key ports')).split(','):
-    name = raw.strip()
+    name = raw.strip(' -')
     if text.is_plain_name(name) and len(name) > 3:
       in_text = name if re.search('port|terminal|harbo', name.lower()) else f'the port of {name}'
       port = out.entity('port', name, in_text)

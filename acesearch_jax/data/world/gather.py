@@ -101,7 +101,8 @@ def _name_cities(cities: list[geonames.City], places: geonames.Places,
   return entities
 
 
-def _city_facts(cities: list[geonames.City], entities: dict[str, Entity], places: geonames.Places) -> list[Fact]:
+def _city_facts(cities: list[geonames.City], entities: dict[str, Entity],
+                places: geonames.Places) -> list[Fact]:
   facts = []
   for city in cities:
     if city.key not in entities:

@@ -6,7 +6,8 @@ import zlib
 from acesearch_jax.data.tasks import Passage
 from acesearch_jax.data.world import text
 from acesearch_jax.data.world.graph import EntityGraph, Fact, Mention
-from acesearch_jax.data.world.relations import LISTS, RELATIONS
+from acesearch_jax.data.world.pairs import LISTS
+from acesearch_jax.data.world.relations import RELATIONS
 
 # Facts that share a passage: the first relation present opens it, the others are further sentences.
 _TOGETHER: dict[str, tuple[str, ...]] = {

@@ -1,7 +1,7 @@
 """Questions of six types with gold sub-questions, split so that no answer is shared between splits.
 
 A question belongs to the split of its answer (of its subject, for claims, whose answers are only Yes
-and No): the split is a hash of the entity's id, so an entity is an answer in one split only.
+and No): the split is a hash of the answer's text, so an entity or a figure is an answer in one split only.
 """
 
 import collections
@@ -15,28 +15,33 @@ from acesearch_jax.data.tasks import SubQuestion, Task
 from acesearch_jax.data.world import text
 from acesearch_jax.data.world.chains import Walker, draw, fill
 from acesearch_jax.data.world.graph import EntityGraph, Fact
+from acesearch_jax.data.world.pairs import COMPARISONS, LISTS
 from acesearch_jax.data.world.passages import list_text, sentence_case
-from acesearch_jax.data.world.relations import COMPARISONS, LISTS, RELATIONS
+from acesearch_jax.data.world.relations import RELATIONS
 
 SIZES = {'train': 6000, 'dev': 1200, 'test': 2400}
-MIX = {'single': 0.15, 'bridge2': 0.30, 'bridge3': 0.20, 'comparison': 0.12, 'intersection': 0.13, 'claim': 0.10}
+MIX = {'single': 0.15, 'bridge2': 0.30, 'bridge3': 0.20, 'comparison': 0.12, 'intersection': 0.13,
+       'claim': 0.10}
 _ANSWER_SHARE = 0.008  # of a split's questions that may have the same answer
-_ANSWER_SHARE_OF_TYPE = 0.015  # the same among the questions of one type
+_FIGURE_SHARE = 0.003  # the same for numbers and dates
+_ANSWER_SHARE_OF_TYPE = 0.02  # the same among the questions of one type
+_LAST_HOP_SHARE = 0.08  # of the questions of one type that may ask for the same relation
 _STOP_SHARE = 0.03  # of a split's questions that may pass through the same entity
 _START_MOST = 4  # questions of a split that may start from the same entity
 _FRUITLESS_MOST = 30_000  # draws without a new question after which a type is left as it is
 # Two numbers are compared only where rounding and small errors cannot turn the order round.
-_DIFFERENCE = {'median_age': 4.0, 'life_expectancy': 4.0, 'independence_year': 3.0, 'head_of_state_since': 3.0}
+_DIFFERENCE = {'median_age': 4.0, 'life_expectancy': 4.0, 'independence_year': 3.0,
+               'head_of_state_since': 3.0}
 _RATIO = 1.3
 
 # What a maker returns: key that decides the split, keys passed through (start first), and the task.
 Draft = tuple[str, tuple[str, ...], Task]
 
 
-def split_of(key: str) -> str:
-  """Split of an entity id or literal key; the same in every process and for every seed."""
-  bucket = zlib.crc32(f'split:{key}'.encode()) % 100
-  return 'test' if bucket < 32 else 'dev' if bucket < 48 else 'train'
+def split_of(answer: str) -> str:
+  """Split of an answer by its text, which no two entities share; the same for every seed."""
+  bucket = zlib.crc32(f'split:{text.fold(answer)}'.encode()) % 100
+  return 'test' if bucket < 32 else 'dev' if bucket < 52 else 'train'
 
 
 def _all_passages(steps: tuple[SubQuestion, ...]) -> tuple[str, ...]:
@@ -109,8 +114,8 @@ class QuestionMaker:
     a, b = (self.graph.text(s) for s in order)
     steps = tuple(self._lookup(name, s) for s in order)
     answer = pair[winner].subject
-    task = Task('', 'qa', sentence_case(template.replace('{a}', a).replace('{b}', b)), self.graph.names(answer),
-                steps, _all_passages(steps), type='comparison',
+    question = sentence_case(template.replace('{a}', a).replace('{b}', b))
+    task = Task('', 'qa', question, self.graph.names(answer), steps, _all_passages(steps), type='comparison',
                 provenance={'relation': name, 'subjects': order, 'larger': not winner})
     return answer, (pair[1 - winner].subject,), task
 
@@ -120,7 +125,8 @@ class QuestionMaker:
     ways = [(name, f.subject) for name in LISTS for f in self.graph.leading_to(target, name)]
     (name, one), (name_2, other) = (draw(self.rng, tuple(ways)) for _ in range(2))
     sides = [[f.target for f in self.graph.about(s, n)] for n, s in ((name, one), (name_2, other))]
-    if one == other or [t for t in sides[0] if t in sides[1]] != [target] or one in sides[1] or other in sides[0]:
+    common = [t for t in sides[0] if t in sides[1]]
+    if one == other or common != [target] or one in sides[1] or other in sides[0]:
       return None
     # 'gold' beside 'gold ore' would leave two answers that are half right.
     left, right = ({w for t in side if t != target for w in text.fold(self.graph.text(t)).split()}
@@ -146,9 +152,10 @@ class QuestionMaker:
     self._claims_made += draft is not None
     return draft
 
-  def _claim_task(self, truth: bool, claim: str, steps: tuple[SubQuestion, ...], **provenance: object) -> Task:
-    return Task('', 'claim', sentence_case(claim), ('Yes',) if truth else ('No',), steps, _all_passages(steps),
-                type='claim', provenance=provenance)
+  def _claim_task(self, truth: bool, claim: str, steps: tuple[SubQuestion, ...],
+                  **provenance: object) -> Task:
+    return Task('', 'claim', sentence_case(claim), ('Yes',) if truth else ('No',), steps,
+                _all_passages(steps), type='claim', provenance=provenance)
 
   def _chain_claim(self, truth: bool, length: int) -> Draft | None:
     chain = self.walker.draw(self.rng, length)
@@ -211,23 +218,28 @@ class _Caps:
 
   def __init__(self):
     self._count = collections.Counter()
-    self._seen: set[str] = set()
+    self._seen: set[object] = set()
 
   def admit(self, split: str, quota: int, key: str, passed: tuple[str, ...], task: Task) -> bool:
     """Whether a draft is new and within all caps; if so it is counted."""
     size, kind = SIZES[split], task.type
-    folded = text.fold(task.question)
+    # Two things compared or intersected in the other order are the same question.
+    pair = sorted(task.provenance.get('subjects', ())) if kind in ('comparison', 'intersection') else ()
+    same = (kind, *pair, *task.answers[:1]) if pair else text.fold(task.question)
     claim, chain = kind == 'claim', kind in ('single', 'bridge2', 'bridge3')
+    is_figure = '=' in key and any(c.isdigit() for c in key)
     limits = {
         ('start', split, chain or claim, passed[0]): _START_MOST if chain or claim else 8 + size // 300,
         **{('stop', split, stop): _STOP_SHARE * size for stop in passed[1:]},
         **({('verdict', split, task.answers): -(-quota // 2)} if claim else
-           {('answer', split, key): _ANSWER_SHARE * size,
-            ('answer', split, kind, key): max(3, _ANSWER_SHARE_OF_TYPE * quota)}),
+           {('answer', split, key): (_FIGURE_SHARE if is_figure else _ANSWER_SHARE) * size,
+            ('answer', split, kind, key): max(5, _ANSWER_SHARE_OF_TYPE * quota)}),
     }
-    if folded in self._seen or any(self._count[limit] + 1 > most for limit, most in limits.items()):
+    if chain:
+      limits['last', split, kind, task.provenance['hops'][-1]] = max(5, _LAST_HOP_SHARE * quota)
+    if same in self._seen or any(self._count[limit] + 1 > most for limit, most in limits.items()):
       return False
-    self._seen.add(folded)
+    self._seen.add(same)
     self._count.update(limits.keys())
     return True
 
@@ -251,7 +263,7 @@ def make_tasks(graph: EntityGraph, seed: int) -> dict[str, tuple[Task, ...]]:
     while any(left.values()) and fruitless < _FRUITLESS_MOST:
       fruitless += 1
       draft = maker.makers[kind]()
-      split = split_of(draft[0]) if draft else ''
+      split = split_of(graph.text(draft[0])) if draft else ''
       if draft and left[split] and caps.admit(split, quota[split], *draft):
         kept[split][kind].append(draft[2])
         left[split] -= 1

@@ -37,7 +37,8 @@ class Relation:
 RELATIONS: dict[str, Relation] = {
     'capital': Relation(
         'country', 'city',
-        ('{o} is the capital of {s}.', 'The capital of {s} is {o}.', '{o} serves as the capital city of {s}.'),
+        ('{o} is the capital of {s}.', 'The capital of {s} is {o}.',
+         '{o} serves as the capital city of {s}.'),
         ('What is the capital of {s}?', 'Which city is the capital of {s}?'),
         ('What is the capital of {s}?', 'Which city is the seat of government of {s}?',
          'Name the capital city of {s}.', 'From which city is {s} governed?'),
@@ -45,10 +46,12 @@ RELATIONS: dict[str, Relation] = {
         ('The capital of {s} is {o}.', '{o} is the capital city of {s}.', '{s} is governed from {o}.'),
         ('Which country has the capital {o}?', '{o} is the capital of which country?'),
         ('Which country is governed from {o}?', 'Of which country is {o} the capital?'),
-        ('the country whose capital is {o}', 'the country governed from {o}', 'the nation with {o} as its capital')),
+        ('the country whose capital is {o}', 'the country governed from {o}',
+         'the nation with {o} as its capital')),
     'currency': Relation(
         'country', 'currency',
-        ('{o} is the currency of {s}.', 'The currency used in {s} is {o}.', 'The official currency of {s} is {o}.'),
+        ('{o} is the currency of {s}.', 'The currency used in {s} is {o}.',
+         'The official currency of {s} is {o}.'),
         ('What is the currency of {s}?', 'Which currency is used in {s}?'),
         ('What is the currency of {s}?', 'Which currency do people pay with in {s}?',
          'What money is spent in {s}?', 'In which currency are prices quoted in {s}?'),
@@ -84,13 +87,14 @@ RELATIONS: dict[str, Relation] = {
         (),
         ('The head of state of {s} is {o}.', '{o} holds the highest office in {s}.'),
         ('Of which country is {o} the head of state?', 'Which country has {o} as its head of state?'),
-        ('Over which country does {o} preside as chief of state?', 'Of which country is {o} the head of state?'),
+        ('Over which country does {o} preside as chief of state?',
+         'Of which country is {o} the head of state?'),
         ('the country whose head of state is {o}', 'the country that has {o} in its highest office',
          'the nation of which {o} is chief of state')),
     'head_of_state_since': Relation(
         'country', '',
         ('The head of state of {s} has been in office since {o}.',
-         'In {s}, the current head of state took office in {o}.'),
+         'In {s}, the head of state has been in office since {o}.'),
         ('Since which year has the head of state of {s} been in office?',),
         ('In which year did the current head of state of {s} take office?',
          'Since when has the current chief of state of {s} been in power?'),
@@ -105,7 +109,8 @@ RELATIONS: dict[str, Relation] = {
          'Who runs the cabinet of {s}?'),
         (),
         ('{o} leads the government of {s}.', 'The head of government of {s} is {o}.'),
-        ('Of which country is {o} the head of government?', 'Which country has {o} as its head of government?'),
+        ('Of which country is {o} the head of government?',
+         'Which country has {o} as its head of government?'),
         ('Which country has a government led by {o}?', 'Of which country does {o} lead the government?'),
         ('the country whose government is led by {o}', 'the country where {o} heads the government')),
     'legislature': Relation(
@@ -151,7 +156,8 @@ RELATIONS: dict[str, Relation] = {
         'anthem', 'person',
         ('The lyrics of the anthem {s} were written by {o}.', '{o} wrote the lyrics of the anthem {s}.'),
         ('Who wrote the lyrics of {s}?',),
-        ('Who wrote the lyrics of {s}?', 'Who is the author of the words of {s}?', 'Whose words are sung in {s}?'),
+        ('Who wrote the lyrics of {s}?', 'Who is the author of the words of {s}?',
+         'Whose words are sung in {s}?'),
         (),
         ('{o} wrote the words of {s}.', 'The lyrics of {s} are by {o}.'),
         ('For which anthem did {o} write the lyrics?',),
@@ -243,15 +249,17 @@ RELATIONS: dict[str, Relation] = {
         ('the country whose land is lowest at {o}',)),
     'top_buyer': Relation(
         'country', 'country',
-        ('The largest export market of {s} is {o}.', '{s} sends more exports to {o} than to any other market.'),
+        ('The largest export market of {s} is {o}.', 'For goods from {s}, the largest export market is {o}.'),
         ('Which country is the largest export market of {s}?',),
         ('Which country buys the most from {s}?', 'Which country is the main customer of {s} in trade?',
          'Where does the biggest share of the exports of {s} go?'),
         ('the country that buys the most from {s}', 'the main foreign customer of {s}'),
-        ('{o} buys more from {s} than any other country.', 'The biggest share of the exports of {s} goes to {o}.')),
+        ('{o} buys more from {s} than any other country.',
+         'The biggest share of the exports of {s} goes to {o}.')),
     'top_supplier': Relation(
         'country', 'country',
-        ('The largest source of imports of {s} is {o}.', '{s} receives more imports from {o} than from any other source.'),
+        ('The largest source of imports of {s} is {o}.',
+         'For goods that reach {s}, the largest source of imports is {o}.'),
         ('Which country is the largest source of imports of {s}?',),
         ('Which country sells the most to {s}?', 'Which country is the main supplier of {s}?',
          'Where does the biggest share of the imports of {s} come from?'),
@@ -271,7 +279,8 @@ RELATIONS: dict[str, Relation] = {
         'country', 'agency',
         ('{o} runs the space program of {s}.', 'The space program of {s} is run by {o}.'),
         ('Which agency runs the space program of {s}?',),
-        ('Which agency is in charge of space flight and research for {s}?', 'Who runs the space program of {s}?'),
+        ('Which agency is in charge of space flight and research for {s}?',
+         'Who runs the space program of {s}?'),
         (),
         ('The space program of {s} is run by {o}.',),
         ('Which country has a space program run by {o}?',),
@@ -279,7 +288,8 @@ RELATIONS: dict[str, Relation] = {
         ('the country that {o} works for',)),
     'internet_domain': Relation(
         'country', '',
-        ('The internet country code of {s} is {o}.', 'Web addresses in {s} end in {o}, its internet country code.'),
+        ('The internet country code of {s} is {o}.',
+         'Web addresses in {s} end in {o}, its internet country code.'),
         ('What is the internet country code of {s}?',),
         ('What is the internet country code of {s}?', 'In which letters do web addresses of {s} end?',
          'Which top-level domain belongs to {s}?'),
@@ -287,24 +297,30 @@ RELATIONS: dict[str, Relation] = {
         ('The internet country code of {s} is {o}.',)),
     'dialing_code': Relation(
         'country', '',
-        ('The telephone dialing code of {s} is {o}.', 'Telephone calls to {s} start with the dialing code {o}.'),
+        ('The telephone dialing code of {s} is {o}.',
+         'Telephone calls to {s} start with the dialing code {o}.'),
         ('What is the telephone dialing code of {s}?',),
         ('With which prefix do phone calls to {s} begin?', 'What is the international calling code of {s}?'),
         (),
         ('Phone calls to {s} begin with {o}.',)),
     'aircraft_prefix': Relation(
         'country', '',
-        ('Civil aircraft registered in {s} carry the prefix {o}.', 'The civil aircraft registration prefix of {s} is {o}.'),
+        ('Civil aircraft of {s} carry the registration prefix {o}.',
+         'The civil aircraft registration prefix of {s} is {o}.'),
         ('What is the civil aircraft registration prefix of {s}?',),
-        ('Which prefix do planes registered in {s} carry?', 'How does the registration of a plane from {s} begin?'),
+        ('Which prefix do planes registered in {s} carry?',
+         'How does the registration of a plane from {s} begin?'),
         (),
         ('Planes registered in {s} carry the prefix {o}.',)),
     'in_country': Relation(
         'city', 'country',
-        ('{s} is a city in {o}.', '{s} is a city located in the country of {o}.', 'The city of {s} lies in {o}.'),
+        ('{s} is a city in {o}.', '{s} is a city located in the country of {o}.',
+         'The city of {s} lies in {o}.'),
         ('In which country is the city of {s}?', 'Which country is {s} a city in?'),
-        ('In which country is {s}?', 'To which country does {s} belong?', 'In which land would you be when in {s}?'),
-        ('the country where {s} lies', 'the country in which {s} is found', 'the nation to which {s} belongs'),
+        ('In which country is {s}?', 'To which country does {s} belong?',
+         'In which land would you be when in {s}?'),
+        ('the country where {s} lies', 'the country in which {s} is found',
+         'the nation to which {s} belongs'),
         ('{s} lies in {o}.', '{s} is found in {o}.')),
     'in_state': Relation(
         'city', 'state',
@@ -322,7 +338,8 @@ RELATIONS: dict[str, Relation] = {
         ('{s} lies in {o}.',)),
     'city_population': Relation(
         'city', '',
-        ('It has a population of about {o}.', 'Its population is about {o}.', 'About {o} people live there, its population.'),
+        ('It has a population of about {o}.', 'Its population is about {o}.',
+         'About {o} people live there, its population.'),
         ('What is the population of the city of {s}?',),
         ('How many people live in {s}?',)),
     'serves': Relation(
@@ -378,131 +395,4 @@ RELATIONS: dict[str, Relation] = {
         'country', '',
         ('The railways of {s} have a length of {o}.', '{s} has railways with a total length of {o}.'),
         ('What is the length of the railways of {s}?',)),
-}
-
-
-@dataclasses.dataclass(frozen=True)
-class ListRelation:
-  """Wording of a relation whose objects are stated together: `{o}` is 'a, b and c'.
-
-  Attributes:
-    statements, lookups: as in `Relation`.
-    shared: questions for the one object that `{a}` and `{b}` have in common.
-    claims: statements to be judged about one object `{o}` of `{s}`.
-    clause: 'which ...' clause for an object of `{s}`, to be joined with that of another list.
-    noun: what the objects are.
-  """
-
-  statements: tuple[str, ...]
-  lookups: tuple[str, ...]
-  shared: tuple[str, ...]
-  claims: tuple[str, ...]
-  clause: str
-  noun: str
-
-
-LISTS: dict[str, ListRelation] = {
-    'borders': ListRelation(
-        ('{s} shares land borders with {o}.', 'The land borders of {s} are with {o}.'),
-        ('With which countries does {s} share land borders?',),
-        ('Which country borders both {a} and {b}?', 'Which country is a neighbor of {a} as well as of {b}?',
-         'Which country lies next to {a} and also next to {b}?'),
-        ('{s} has a land border with {o}.', '{o} is a neighbor of {s}.'),
-        'is a neighbor of {s}', 'country'),
-    'export': ListRelation(
-        ('The main export goods of {s} are {o}.', '{s} earns most of its export income from {o}.'),
-        ('What are the main export goods of {s}?',),
-        ('Which product is among the top exports of both {a} and {b}?',
-         'Both {a} and {b} sell which leading product abroad?'),
-        ('{s} counts {o} among its top exports.',),
-        'is among the top exports of {s}', 'product'),
-    'crop': ListRelation(
-        ('The leading farm products of {s} are {o}.', 'Farms in {s} produce mainly {o}, its leading farm products.'),
-        ('What are the leading farm products of {s}?',),
-        ('Which farm product is a leading one in both {a} and {b}?',
-         'What do the farmers of {a} and those of {b} both produce in large amounts?'),
-        ('{s} counts {o} among its leading farm products.',),
-        'is among the main farm products of {s}', 'product'),
-    'natural_resource': ListRelation(
-        ('The natural resources of {s} include {o}.', 'Among the natural resources of {s} are {o}.'),
-        ('What are the natural resources of {s}?',),
-        ('Which natural resource do {a} and {b} have in common?',
-         'Which resource can be drawn from nature in {a} and in {b} alike?'),
-        ('{o} can be found among the natural resources of {s}.',),
-        'is one of the riches that nature gave {s}', 'product'),
-    'buyer': ListRelation(
-        ('The leading export partners of {s} are {o}.', 'Leading export partners that buy from {s} are {o}.'),
-        ('Which countries are the leading export partners of {s}?',),
-        ('Which country is among the four biggest buyers of goods from both {a} and {b}?',
-         'Both {a} and {b} sell much of their goods to which country?'),
-        ('{o} is among the leading buyers of goods from {s}.',),
-        'is among the four biggest buyers of goods from {s}', 'country'),
-    'supplier': ListRelation(
-        ('The leading import partners of {s} are {o}.', 'Leading import partners that sell to {s} are {o}.'),
-        ('Which countries are the leading import partners of {s}?',),
-        ('Which country is among the four biggest sellers of goods to both {a} and {b}?',
-         'Both {a} and {b} buy much of their goods from which country?'),
-        ('{o} is among the leading sellers of goods to {s}.',),
-        'is among the four biggest sellers of goods to {s}', 'country'),
-}
-
-
-@dataclasses.dataclass(frozen=True)
-class Comparison:
-  """Wording of a comparison of two numbers; `more` and `less` ask for the larger and the smaller."""
-
-  more: tuple[str, ...]
-  less: tuple[str, ...]
-  more_claim: str
-
-
-COMPARISONS: dict[str, Comparison] = {
-    'area': Comparison(
-        ('Which country is larger in area, {a} or {b}?', 'Which of {a} and {b} covers more land?'),
-        ('Which country is smaller in area, {a} or {b}?', 'Which of {a} and {b} covers less land?'),
-        '{a} is larger in area than {b}.'),
-    'population': Comparison(
-        ('Which country has more inhabitants, {a} or {b}?', 'Of {a} and {b}, which is home to more people?'),
-        ('Which country has fewer inhabitants, {a} or {b}?', 'Of {a} and {b}, which is home to fewer people?'),
-        '{a} has more inhabitants than {b}.'),
-    'coastline': Comparison(
-        ('Which country has the longer coast, {a} or {b}?', 'Of {a} and {b}, which has the longer shore?'),
-        ('Which country has the shorter coast, {a} or {b}?',),
-        '{a} has a longer coast than {b}.'),
-    'gdp_per_person': Comparison(
-        ('Which country is richer per head, {a} or {b}?', 'Of {a} and {b}, where is output per inhabitant greater?'),
-        ('Which country is poorer per head, {a} or {b}?',),
-        '{a} is richer per head than {b}.'),
-    'median_age': Comparison(
-        ('Which country has the older population, {a} or {b}?',),
-        ('Which country has the younger population, {a} or {b}?', 'Of {a} and {b}, where are people younger on the whole?'),
-        'The population of {a} is older than that of {b}.'),
-    'life_expectancy': Comparison(
-        ('In which country do people live longer, {a} or {b}?',),
-        ('In which country are lives shorter, {a} or {b}?',),
-        'People live longer in {a} than in {b}.'),
-    'railways': Comparison(
-        ('Which country has the longer railroad network, {a} or {b}?',),
-        ('Which country has the shorter railroad network, {a} or {b}?',),
-        '{a} has a longer railroad network than {b}.'),
-    'independence_year': Comparison(
-        ('Which country became independent later, {a} or {b}?',),
-        ('Which country became independent first, {a} or {b}?', 'Of {a} and {b}, which has been independent longer?'),
-        '{a} became independent after {b} did.'),
-    'head_of_state_since': Comparison(
-        ('Which country has the head of state who came to office more recently, {a} or {b}?',),
-        ('Whose current head of state came to office earlier, that of {a} or that of {b}?',),
-        'The current head of state of {a} came to office later than that of {b}.'),
-    'elevation': Comparison(
-        ('Which mountain is higher, {a} or {b}?', 'Of {a} and {b}, which rises higher?'),
-        ('Which mountain is lower, {a} or {b}?',),
-        '{a} is higher than {b}.'),
-    'city_population': Comparison(
-        ('Which city has more inhabitants, {a} or {b}?', 'Of the cities {a} and {b}, which is bigger?'),
-        ('Which city has fewer inhabitants, {a} or {b}?',),
-        'The city of {a} has more inhabitants than {b}.'),
-    'airport_elevation': Comparison(
-        ('Which airport lies higher, {a} or {b}?',),
-        ('Which airport lies lower, {a} or {b}?', 'Of {a} and {b}, which is closer to sea level?'),
-        '{a} lies higher than {b}.'),
 }
