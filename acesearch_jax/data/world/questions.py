@@ -19,6 +19,7 @@ from acesearch_jax.data.world.pairs import COMPARISONS, LISTS
 from acesearch_jax.data.world.passages import list_text, sentence_case
 from acesearch_jax.data.world.relations import RELATIONS
 
+# Questions a split has at most; a type stops short where the caps below leave nothing new to draw.
 SIZES = {'train': 6000, 'dev': 1200, 'test': 2400}
 MIX = {'single': 0.15, 'bridge2': 0.30, 'bridge3': 0.20, 'comparison': 0.12, 'intersection': 0.13,
        'claim': 0.10}
@@ -28,7 +29,7 @@ _ANSWER_SHARE_OF_TYPE = 0.02  # the same among the questions of one type
 _LAST_HOP_SHARE = 0.08  # of the questions of one type that may ask for the same relation
 _STOP_SHARE = 0.03  # of a split's questions that may pass through the same entity
 _START_MOST = 4  # questions of a split that may start from the same entity
-_FRUITLESS_MOST = 30_000  # draws without a new question after which a type is left as it is
+_FRUITLESS_MOST = 20_000  # draws without a new question after which a type is left as it is
 # Two numbers are compared only where rounding and small errors cannot turn the order round.
 _DIFFERENCE = {'median_age': 4.0, 'life_expectancy': 4.0, 'independence_year': 3.0,
                'head_of_state_since': 3.0}

@@ -274,7 +274,7 @@ RELATIONS: dict[str, Relation] = {
         ('The people of {s} are called {o}.',),
         ('Citizens of which country are called {o}?',),
         ('Of which country are {o} citizens?',),
-        ('the homeland of {o}', 'the country of {o}')),
+        ('the homeland of {o}', 'the country whose people are called {o}')),
     'space_agency': Relation(
         'country', 'agency',
         ('{o} runs the space program of {s}.', 'The space program of {s} is run by {o}.'),

@@ -1,5 +1,6 @@
 """Cleaning and comparing the strings of the sources: markup, letter case, accents, numbers, lists."""
 
+import functools
 import html
 import importlib.util
 import pathlib
@@ -39,6 +40,8 @@ def plain(markup: str | None) -> str:
 
 def ascii_form(text: str) -> str:
   """Text without accents."""
+  if text.isascii():
+    return text
   text = unicodedata.normalize('NFKD', text.translate(_UNFOLDED))
   return ''.join(c for c in text if not unicodedata.combining(c))
 
@@ -48,6 +51,7 @@ def western(text: str) -> str:
   return text if all(ord(c) < 256 for c in text) else ascii_form(text)
 
 
+@functools.lru_cache(maxsize=1 << 17)
 def fold(text: str) -> str:
   """Key under which names compare equal: no accents, case, punctuation, leading article."""
   words = re.sub(r'[^a-z0-9]+', ' ', ascii_form(text).lower()).split()
