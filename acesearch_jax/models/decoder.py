@@ -168,6 +168,9 @@ def attend(
   """
   batch, length, heads, dim = query.shape
   kv_heads = blocks[0][0].shape[2]
+  # Scaled here and not in the scores, where the product may or may not be fused with the subtraction
+  # of the maximum.
+  query = (query.astype(jnp.float32) * dim**-0.5).astype(dtype)
   query = query.reshape(batch, length, kv_heads, heads // kv_heads, dim)
 
   def chunked(x):
@@ -180,7 +183,7 @@ def attend(
     keys = chunked(keys)
     score = jnp.einsum('btkgh,bknsh->bkngts', query, keys, preferred_element_type=accumulation_dtype(dtype))
     mask = mask.reshape(batch, length, keys.shape[2], -1).swapaxes(1, 2)[:, None, :, None]
-    scores.append(jnp.where(mask, score * dim**-0.5, -jnp.inf))  # [B, K, n, G, T, S / n]
+    scores.append(jnp.where(mask, score, -jnp.inf))  # [B, K, n, G, T, S / n]
     values.append(chunked(value))
   top = functools.reduce(jnp.maximum, (jnp.max(score, axis=(2, 5), keepdims=True) for score in scores))
   top = jax.lax.stop_gradient(top)
@@ -190,12 +193,22 @@ def attend(
     part = jnp.einsum(
         'bkngts,bknsh->bkngth', weights.astype(dtype), value, preferred_element_type=accumulation_dtype(dtype)
     )
-    mass = jnp.sum(weights, axis=-1, keepdims=True)
-    for i in range(part.shape[2]):  # one after another: the order of a reduction may depend on its length
+    mass = _tree_sum(weights) if len(blocks) > 1 else jnp.sum(weights, axis=-1, keepdims=True)
+    for i in range(part.shape[2]):  # one after another, whatever their number
       out += part[:, :, i]
       total += mass[:, :, i]
   out = (out / total).transpose(0, 3, 1, 2, 4)  # [B, K, G, T, H] to [B, T, K, G, H]
   return out.astype(dtype).reshape(batch, length, heads, dim)
+
+
+def _tree_sum(x: jax.Array) -> jax.Array:
+  """Sum over the last axis, kept, by halving: how a reduction is ordered may depend on other axes."""
+  while x.shape[-1] > 1:
+    half, odd = divmod(x.shape[-1], 2)
+    x = jnp.concatenate([x[..., :half] + x[..., half : 2 * half], x[..., 2 * half :]], -1) if odd else (
+        x[..., :half] + x[..., half:]
+    )
+  return x
 
 
 class Attention(nn.Module):

@@ -8,7 +8,14 @@ from acesearch_jax.models.decoder import init_params
 from acesearch_jax.sharding.mesh import make_mesh
 
 CONFIG = DecoderConfig(
-    vocab_size=61, width=32, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=8, mlp_width=48, max_length=512
+    vocab_size=61,
+    width=32,
+    num_layers=2,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=8,
+    mlp_width=48,
+    max_length=512,
 )
 
 
