@@ -5,12 +5,15 @@ is; any other exception is a bug and keeps its traceback.
 """
 
 import errno
+import logging as logging_module
 import sys
 from collections.abc import Callable
 
-from absl import app, flags
+import jax
+from absl import app, flags, logging
 
 from acesearch_jax.errors import UsageError, UserError
+from acesearch_jax.models.smollm2 import cache_root
 
 _HELP = frozenset(('--help', '-help', '--helpshort', '-helpshort', '-h', '-?', '--?'))
 
@@ -25,9 +28,28 @@ def run(main: Callable[[list[str]], int | None], max_arguments: int = 0) -> None
   """
 
   def guarded(argv: list[str]) -> None:
+    logging.set_verbosity(max(logging.INFO, logging.get_verbosity()))
+    logging.get_absl_handler().addFilter(_from_us)
     sys.exit(_exit_code(main, argv, max_arguments))
 
   app.run(guarded, flags_parser=_parse)
+
+
+def _from_us(record: logging_module.LogRecord) -> bool:
+  """Keeps our own messages and everybody's warnings; Orbax alone writes thirty lines a checkpoint."""
+  return record.levelno >= logging_module.WARNING or 'orbax' not in record.pathname
+
+
+def use_compilation_cache(folder: str = '') -> None:
+  """Keeps compiled programs on disk, so that the next start compiles nothing anew.
+
+  Args:
+    folder: where; empty for the user's cache folder, 'none' for nowhere.
+  """
+  if folder != 'none':
+    folder = folder or str(cache_root() / 'compiled')
+    jax.config.update('jax_compilation_cache_dir', folder)
+    jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.5)
 
 
 def _exit_code(main: Callable[[list[str]], int | None], argv: list[str], max_arguments: int) -> int:

@@ -4,13 +4,16 @@
 """
 
 import dataclasses
+import functools
 
+from acesearch_jax.agents.selfplay import SelfPlayConfig
 from acesearch_jax.options import option
+from acesearch_jax.sampling.request import SamplingParams
 
 
 @dataclasses.dataclass(frozen=True)
-class RunConfig:
-  """What every recipe needs: a model, data, a retriever, devices, evaluation."""
+class SystemConfig:
+  """A model, data, a retriever and devices: what sampling with search takes."""
 
   seed: int = option(0, 'Seed of every random draw of the run.')
   model: str = option(
@@ -27,31 +30,76 @@ class RunConfig:
   corpus: str = option('', "JSON-lines corpus to search; empty for the data set's own passages.")
   index: str = option('', 'Folder of a saved index to search instead of a corpus.')
   retriever: str = option('bm25', 'How passages are found.', choices=('bm25',))
-  lora_rank: int = option(16, 'Rank of the trained adapters; 0 trains every parameter.', least=0)
-  lora_alpha: float = option(32.0, 'Adapters are scaled by lora_alpha / lora_rank.', least=0)
-  remat: bool = option(False, 'Recompute each layer in the backward pass: less memory, a third more work.')
-  micro_batch_tokens: int = option(
-    2048, 'Tokens of one forward and backward pass, over all devices.', least=1
-  )
   max_length: int = option(
     1024, 'Longest context in tokens, prompt and answer; longer ones are refused.', least=32
   )
   num_slots: int = option(32, 'Conversations decoded side by side.', least=1)
   cache_megabytes: int = option(1024, 'Size of the key/value cache.', least=1)
   concurrency: int = option(64, 'Tasks in flight; enough to keep the decoding slots full.', least=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class SelfPlayOptions:
+  """How wide self-play is, how it samples and what it reads."""
+
+  num_plans: int = option(3, 'Distinct decompositions a question (m).', least=1)
+  max_plan_draws: int = option(8, 'Draws to find them.', least=1)
+  num_solutions: int = option(4, "Solutions a decomposition (m').", least=1)
+  temperature: float = option(0.7, 'Of rollouts; evaluation is greedy.', least=0)
+  top_p: float = option(0.99, 'Of rollouts.', least=0)
+  repetition_penalty: float = option(1.05, 'Of rollouts and evaluation; 1 for none.', least=0)
+  plan_tokens: int = option(1024, 'Longest decomposition in tokens.', least=1)
+  subanswer_tokens: int = option(64, 'Longest intermediate answer in tokens.', least=1)
+  answer_tokens: int = option(512, 'Longest final answer in tokens.', least=1)
+  passages_per_step: int = option(10, 'Passages retrieved for a sub-question.', least=1)
+  final_passages: int = option(
+    15, 'Passages of the final prompt, split evenly over the sub-questions.', least=0
+  )
+
+  def self_play(self) -> SelfPlayConfig:
+    """The options as those of self-play in training."""
+    sampling = functools.partial(
+        SamplingParams,
+        temperature=self.temperature,
+        top_p=self.top_p,
+        repetition_penalty=self.repetition_penalty,
+    )
+    return SelfPlayConfig(
+        num_plans=self.num_plans,
+        max_plan_draws=self.max_plan_draws,
+        num_solutions=self.num_solutions,
+        passages_per_step=self.passages_per_step,
+        final_passages=self.final_passages,
+        plan=sampling(max_tokens=self.plan_tokens),
+        subanswer=sampling(max_tokens=self.subanswer_tokens),
+        answer=sampling(max_tokens=self.answer_tokens),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig(SystemConfig):
+  """What every recipe needs beside: training and evaluation."""
+
+  lora_rank: int = option(16, 'Rank of the trained adapters; 0 trains every parameter.', least=0)
+  lora_alpha: float = option(32.0, 'Adapters are scaled by lora_alpha / lora_rank.', least=0)
+  remat: bool = option(False, 'Recompute each layer in the backward pass: less memory, a third more work.')
+  micro_batch_tokens: int = option(
+    2048, 'Tokens of one forward and backward pass, over all devices.', least=1
+  )
   checkpoint_every: int = option(
     50, 'Optimiser steps between checkpoints; a kill loses at most these.', least=1
   )
   log_every: int = option(5, 'Optimiser steps between lines in metrics.jsonl.', least=1)
+  peak_tflops: float = option(0.0, "A device's peak TFLOP/s, for MFU; 0 leaves MFU out.", least=0)
   eval_split: str = option('dev', 'Split that stages are evaluated on.')
   eval_limit: int = option(500, 'Questions of an evaluation; 0 for all.', least=0)
   eval_agents: tuple[str, ...] = option(
-    ('acesearcher',), 'Agents evaluated at the last stage.', choices=('acesearcher', 'rag', 'direct')
+    (), 'Baseline agents evaluated with the last weights too.', choices=('rag', 'direct')
   )
 
 
 @dataclasses.dataclass(frozen=True)
-class AceSearcherConfig(RunConfig):
+class AceSearcherConfig(SelfPlayOptions, RunConfig):
   """AceSearcher (arXiv 2509.24193): SFT, then self-play and DPO, round after round."""
 
   iterations: int = option(2, 'Rounds of rollouts and preference optimisation.', least=0)
@@ -76,19 +124,6 @@ class AceSearcherConfig(RunConfig):
   sft_batch_size: int = option(64, 'Demonstrations a step.', least=1)
 
   rollout_tasks: int = option(5000, 'Training questions a round.', least=1)
-  num_plans: int = option(3, 'Distinct decompositions a question (m).', least=1)
-  max_plan_draws: int = option(8, 'Draws to find them.', least=1)
-  num_solutions: int = option(4, "Solutions a decomposition (m').", least=1)
-  temperature: float = option(0.7, 'Of rollouts; evaluation is greedy.', least=0)
-  top_p: float = option(0.99, 'Of rollouts.', least=0)
-  repetition_penalty: float = option(1.05, 'Of rollouts and evaluation; 1 for none.', least=0)
-  plan_tokens: int = option(1024, 'Longest decomposition in tokens.', least=1)
-  subanswer_tokens: int = option(64, 'Longest intermediate answer in tokens.', least=1)
-  answer_tokens: int = option(512, 'Longest final answer in tokens.', least=1)
-  passages_per_step: int = option(10, 'Passages retrieved for a sub-question.', least=1)
-  final_passages: int = option(
-    15, 'Passages of the final prompt, split evenly over the sub-questions.', least=0
-  )
   reward: str = option(
     'em', 'Exact match, or the mean of EM, F1 and accuracy; times format.', choices=('em', 'shaped')
   )
@@ -109,10 +144,13 @@ class AceSearcherConfig(RunConfig):
       choices=('previous', 'initial'),
   )  # fmt: skip
 
+  raft_learning_rate: float = option(2e-5, 'Peak rate of the raft control.', least=0)
+  raft_epochs: float = option(1.0, 'Passes of the raft control over the best rollouts of a round.', least=0)
+
   warmup_share: float = option(0.05, 'Share of the steps over which the rate rises.', least=0)
   schedule: str = option('cosine', 'Of the rate after warm-up.', choices=('cosine', 'linear', 'constant'))
   weight_decay: float = option(0.0, 'Of AdamW, on matrices only.', least=0)
   adam_b2: float = option(0.999, 'β2 of AdamW.', least=0)
-  clip_norm: float = option(1.0, 'Largest norm of a gradient; 0 for any.', least=0)
+  clip_norm: float = option(1.0, 'Largest norm of a gradient.', least=0)
 
   few_shot_base: bool = option(True, 'Show two worked examples to the model before fine-tuning.')
