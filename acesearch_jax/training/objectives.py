@@ -1,6 +1,6 @@
-"""Where the decoder meets a loss: functions of (parameters, batch) that the step differentiates."""
+"""Where the decoder meets a loss: what the training step differentiates."""
 
-from collections.abc import Callable
+import dataclasses
 from functools import partial
 from typing import Any
 
@@ -18,8 +18,6 @@ from acesearch_jax.training.batching import CHOSEN, REJECTED
 Params = Any
 Batch = dict[str, jax.Array]
 Sums = dict[str, tuple[jax.Array, jax.Array]]
-# (params, batch) -> ((loss_sum, denominator), {name: (sum, denominator)})
-Objective = Callable[[Params, Batch], tuple[tuple[jax.Array, jax.Array], Sums]]
 
 # Tokens whose logits exist at one time, over all rows: 50 MB in float32 at a vocabulary of 49,152.
 LOGIT_TOKENS = 256
@@ -66,27 +64,34 @@ def pair_logps(
   return masked_sum(logps, chosen, 1), masked_sum(logps, rejected, 1), jnp.sum(chosen, axis=1)
 
 
-def sft_objective(config: DecoderConfig, logit_tokens: int = LOGIT_TOKENS) -> Objective:
-  """Cross-entropy of the response, per token."""
+@dataclasses.dataclass(frozen=True)
+class SftObjective:
+  """Cross-entropy of the response; the denominator is its tokens."""
 
-  def objective(params: Params, batch: Batch):
-    return sft_loss(*response_logps(params, config, batch, logit_tokens))
+  config: DecoderConfig
+  logit_tokens: int = LOGIT_TOKENS
 
-  return objective
+  def __call__(self, params: Params, batch: Batch) -> tuple[tuple[jax.Array, jax.Array], Sums]:
+    return sft_loss(*response_logps(params, self.config, batch, self.logit_tokens))
 
 
-def dpo_objective(
-    config: DecoderConfig,
-    beta: float,
-    gamma: float = 0.0,
-    loss_type: str = 'sigmoid',
-    label_smoothing: float = 0.0,
-    logit_tokens: int = LOGIT_TOKENS,
-) -> Objective:
-  """`dpo_loss` per pair, over batches that have reference_chosen_logps and reference_rejected_logps [B]."""
+@dataclasses.dataclass(frozen=True)
+class DpoObjective:
+  """`dpo_loss`; the denominator is pairs.
 
-  def objective(params: Params, batch: Batch):
-    chosen, rejected, chosen_tokens = pair_logps(params, config, batch, logit_tokens)
+  Batches have reference_chosen_logps and reference_rejected_logps [B]. For beta, gamma, loss_type and
+  label_smoothing see `dpo_loss`.
+  """
+
+  config: DecoderConfig
+  beta: float
+  gamma: float = 0.0
+  loss_type: str = 'sigmoid'
+  label_smoothing: float = 0.0
+  logit_tokens: int = LOGIT_TOKENS
+
+  def __call__(self, params: Params, batch: Batch) -> tuple[tuple[jax.Array, jax.Array], Sums]:
+    chosen, rejected, chosen_tokens = pair_logps(params, self.config, batch, self.logit_tokens)
     return dpo_loss(
         chosen,
         rejected,
@@ -94,10 +99,12 @@ def dpo_objective(
         batch['reference_rejected_logps'],
         chosen_tokens,
         chosen_tokens > 0,
-        beta=beta,
-        gamma=gamma,
-        loss_type=loss_type,
-        label_smoothing=label_smoothing,
+        beta=self.beta,
+        gamma=self.gamma,
+        loss_type=self.loss_type,
+        label_smoothing=self.label_smoothing,
     )
 
-  return objective
+
+# Frozen and compared by value: the same objective in two stages is compiled once.
+Objective = SftObjective | DpoObjective

@@ -22,14 +22,14 @@ class OptimizerConfig:
     warmup_share: share of the steps over which the rate rises linearly.
     b1, b2, eps: of Adam.
     weight_decay: decoupled; norms and biases are left alone.
-    max_grad_norm: gradients are scaled down to this global norm.
+    max_grad_norm: gradients are scaled down to this global norm; 0 for any norm.
   """
 
   learning_rate: float
   schedule: str = 'cosine'
   warmup_share: float = 0.05
   b1: float = 0.9
-  b2: float = 0.98
+  b2: float = 0.999
   eps: float = 1e-8
   weight_decay: float = 0.0
   max_grad_norm: float = 1.0
@@ -71,8 +71,9 @@ def make_optimizer(config: OptimizerConfig, num_steps: int) -> Optimizer:
     return jax.tree_util.tree_map_with_path(lambda path, _: path[-1].key not in NOT_DECAYED, params)
 
   schedule = learning_rate_schedule(config, num_steps)
+  clip = optax.clip_by_global_norm(config.max_grad_norm) if config.max_grad_norm else optax.identity()
   transformation = optax.chain(
-      optax.clip_by_global_norm(config.max_grad_norm),
+      clip,
       optax.adamw(
           schedule,
           b1=config.b1,

@@ -44,6 +44,12 @@ def state_shardings(config: DecoderConfig, optimizer: Optimizer, mesh: jax.shard
   return jax.tree.map(lambda leaf: leaf.sharding, abstract_state(config, optimizer, mesh))
 
 
+def trainable_shardings(config: DecoderConfig, mesh: jax.sharding.Mesh) -> Params:
+  """The NamedSharding of every parameter that trains, and of its gradient."""
+  shapes, axes = abstract_params(config)
+  return lora.split_trainable(named_shardings(shapes, axes, mesh), config)[0]
+
+
 def abstract_state(config: DecoderConfig, optimizer: Optimizer, mesh: jax.sharding.Mesh) -> TrainState:
   """The state as ShapeDtypeStructs, each with its sharding; nothing is allocated."""
   shapes, axes = abstract_params(config)

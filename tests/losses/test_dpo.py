@@ -32,7 +32,10 @@ def minus_log_sigmoid(x: float) -> float:
     'options, expected',
     [
         ({'beta': 0.1}, sum(minus_log_sigmoid(0.1 * a) for a in ADVANTAGES)),
-        ({'beta': 0.5, 'gamma': 0.2}, sum(minus_log_sigmoid(0.5 * a) for a in ADVANTAGES) + 0.2 * (4 / 2 + 10 / 5)),
+        (
+            {'beta': 0.5, 'gamma': 0.2},
+            sum(minus_log_sigmoid(0.5 * a) for a in ADVANTAGES) + 0.2 * (4 / 2 + 10 / 5),
+        ),
         (
             {'beta': 0.5, 'label_smoothing': 0.25},
             sum(0.75 * minus_log_sigmoid(0.5 * a) + 0.25 * minus_log_sigmoid(-0.5 * a) for a in ADVANTAGES),
@@ -67,7 +70,8 @@ def test_equal_to_the_reference_is_log_two_with_gradient_half_beta():
 
 def test_filling_rows_get_no_gradient():
   def loss(chosen, rejected):
-    return dpo_loss(chosen, rejected, REFERENCE_CHOSEN, REFERENCE_REJECTED, TOKENS, VALID, beta=0.1, gamma=1.0)[0][0]
+    arrays = (chosen, rejected, REFERENCE_CHOSEN, REFERENCE_REJECTED, TOKENS, VALID)
+    return dpo_loss(*arrays, beta=0.1, gamma=1.0)[0][0]
 
   for gradient in jax.grad(loss, (0, 1))(CHOSEN, REJECTED):
     assert np.all(np.isfinite(gradient)) and gradient[2] == 0

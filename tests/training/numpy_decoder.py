@@ -52,7 +52,8 @@ def next_token_logps(params, config, tokens):
     x = x + project(attention['out'], np.stack(heads, 1), config)
     h = rms_norm(x, layer['mlp_norm']['scale'], config.norm_eps)
     gate = project(layer['mlp']['gate'], h, config)
-    x = x + project(layer['mlp']['down'], gate / (1 + np.exp(-gate)) * project(layer['mlp']['up'], h, config), config)
+    gated = gate / (1 + np.exp(-gate)) * project(layer['mlp']['up'], h, config)
+    x = x + project(layer['mlp']['down'], gated, config)
   logits = rms_norm(x, params['final_norm']['scale'], config.norm_eps) @ params['embed']['embedding'].T
   logps = logits - logits.max(-1, keepdims=True)
   logps -= np.log(np.exp(logps).sum(-1, keepdims=True))
