@@ -21,6 +21,9 @@ from acesearch_jax.sampling.request import SamplingParams
 
 Identity = tuple[int | str, ...]
 
+# Self-play; one retrieval with the question; the question alone.
+AGENTS = ('acesearcher', 'rag', 'direct')
+
 
 @dataclasses.dataclass(frozen=True)
 class SelfPlayConfig:

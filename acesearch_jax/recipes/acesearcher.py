@@ -19,7 +19,7 @@ from acesearch_jax.agents.conversation import Conversation
 from acesearch_jax.agents.demonstrations import DemonstrationConfig, demonstrations
 from acesearch_jax.agents.driver import Episode
 from acesearch_jax.agents.rollout import Rollout
-from acesearch_jax.agents.selfplay import baseline, self_play
+from acesearch_jax.agents.selfplay import answer_episode, self_play
 from acesearch_jax.agents.transcript import Transcript
 from acesearch_jax.data.tasks import Task
 from acesearch_jax.errors import UserError
@@ -151,19 +151,18 @@ class AceSearcher:
   def evaluate(self, stage: str, policy: Policy, few_shot: bool = False) -> None:
     """Greedy self-play, one plan and one solution a question."""
     conversation = Conversation(self.bench.system.model.tokenizer, few_shot)
-    greedy, seed = self.self_play.greedy(), self.config.seed
-    self.bench.evaluate(stage, policy, lambda task: self_play(task, conversation, greedy, seed, 0))
-    self.write_results()
+    self._evaluate(stage, policy, 'acesearcher', conversation)
 
   def evaluate_baselines(self, stage: str, policy: Policy) -> None:
     """The same weights without self-play: the question alone, or over one retrieval."""
-    conversation, greedy = self.bench.system.conversation, self.self_play.greedy()
     for agent in self.config.eval_agents:
+      self._evaluate(stage, policy, agent, self.bench.system.conversation)
 
-      def episode(task: Task, agent: str = agent) -> Episode[Rollout]:
-        return baseline(task, conversation, greedy, self.config.seed, retrieve=agent == 'rag')
+  def _evaluate(self, stage: str, policy: Policy, agent: str, conversation: Conversation) -> None:
+    def episode(task: Task) -> Episode[Rollout]:
+      return answer_episode(agent, task, conversation, self.self_play, self.config.seed)
 
-      self.bench.evaluate(stage, policy, episode, agent)
+    self.bench.evaluate(stage, policy, episode, '' if agent == 'acesearcher' else agent)
     self.write_results()
 
   def write_results(self) -> None:

@@ -1,5 +1,6 @@
 """Everything a policy needs to answer: its weights in a sampler, a tokenizer, questions and a retriever."""
 
+import dataclasses
 import functools
 from collections.abc import Sequence
 
@@ -16,7 +17,14 @@ from acesearch_jax.retrieval.base import Retriever, read_corpus
 from acesearch_jax.retrieval.bm25 import BM25Retriever
 from acesearch_jax.sampling.engine import Engine, EngineConfig
 from acesearch_jax.sharding.mesh import make_mesh
-from acesearch_jax.training.policy import Policy, base_policy, merged_params
+from acesearch_jax.training.policy import (
+    Policy,
+    base_policy,
+    is_policy_folder,
+    merged_params,
+    policy_description,
+    restore_policy,
+)
 
 
 class SearchSystem:
@@ -57,6 +65,17 @@ class SearchSystem:
     self.base = base_policy(self.model, lora_rank, lora_alpha, remat, config.seed, self.mesh)
     self.conversation = Conversation(self.model.tokenizer)
     self._sampling: str | None = None  # fingerprint of the weights in the sampler
+
+  @classmethod
+  def open(cls, config: SystemConfig, splits: Sequence[str]) -> 'tuple[SearchSystem, Policy]':
+    """The system around `config.model`, which may also be a stage's checkpoint, and the policy in it."""
+    if not is_policy_folder(config.model):
+      system = cls(config, splits)
+      return system, system.base
+    saved = policy_description(config.model)
+    model = dataclasses.replace(config, model=saved['model'])
+    system = cls(model, splits, saved['lora_rank'], saved['lora_alpha'])
+    return system, restore_policy(config.model, system.base, system.mesh)
 
   # Data.
 
