@@ -191,6 +191,16 @@ def _conclude(
   return solutions
 
 
+def answer_episode(
+  agent: str, task: Task, conversation: Conversation, config: SelfPlayConfig, seed: int
+) -> Episode[Rollout]:
+  """The greedy episode of an agent of `AGENTS`."""
+  config = config.greedy()
+  if agent == 'acesearcher':
+    return self_play(task, conversation, config, seed, iteration=0)
+  return baseline(task, conversation, config, seed, retrieve=agent == 'rag')
+
+
 def baseline(
   task: Task, conversation: Conversation, config: SelfPlayConfig, seed: int, retrieve: bool
 ) -> Episode[Rollout]:
