@@ -21,7 +21,7 @@ def talk(prompt, response, finish='stop'):
 def solution(steps, final, reward):
   """steps: (prompt, response) of each sub-question; final: the same of the final answer."""
   steps = tuple(Step('', '', (), talk(*step), '') for step in steps)
-  return Solution(steps, talk(*final), '', None, reward)
+  return Solution(steps, talk(*final), '', None, reward=reward)
 
 
 def plan(response, solutions, reason='', finish='stop'):
