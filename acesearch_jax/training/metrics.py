@@ -1,24 +1,28 @@
 """Metrics of a run: `metrics.jsonl`, TensorBoard event files, and progress on stderr."""
 
+import contextlib
 import json
 import math
 import pathlib
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import tensorboardX
 import tqdm
 from absl import logging
 from etils import epath
+from tensorboardX import summary
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto import event_pb2
 
 from acesearch_jax import files
 from acesearch_jax.errors import UserError
 from acesearch_jax.training.run_folder import is_local
 
 _LOG_EVERY_SECONDS = 30.0
+_FLUSH_EVERY_SECONDS = 30.0
 
 
 def cut_back(path: epath.PathLike, stages: Sequence[str], stage: str | None, step: int) -> list[dict]:
@@ -74,6 +78,9 @@ class MetricsWriter:
     stage: where the run goes on, see `cut_back`.
     step: the last step that is kept.
     clock: seconds spent on the run so far, for example `RunFolder.seconds`.
+
+  Raises:
+    UserError: here and in every method, when the disk is full or the folder cannot be written.
   """
 
   def __init__(
@@ -89,20 +96,26 @@ class MetricsWriter:
     self._clock = clock
     self._start = time.time() - clock()
     self._local = is_local(folder)
-    self._boards: dict[str, tensorboardX.SummaryWriter] = {}
+    self._boards: dict[str, EventsWriter] = {}
+    self._flushed = time.monotonic()
     self._rows = cut_back(self._path, stages, stage, step)
     if self._local:
-      shutil.rmtree(pathlib.Path(self._folder) / 'tensorboard', ignore_errors=True)
-      for row in self._rows:
-        self._to_board(row)
-      self._rows = []
-      self._file = open(self._path, 'a', encoding='utf-8')  # noqa: SIM115 (closed by close)
+      with self._writing():
+        shutil.rmtree(pathlib.Path(self._folder) / 'tensorboard', ignore_errors=True)
+        for row in self._rows:
+          self._to_board(row)
+        self._rows = []
+        self._file = open(self._path, 'ab', buffering=0)  # noqa: SIM115 (closed by close)
 
   def __enter__(self) -> 'MetricsWriter':
     return self
 
-  def __exit__(self, *_: Any) -> None:
-    self.close()
+  def __exit__(self, kind: type | None, *_: Any) -> None:
+    if kind is None:
+      self.close()
+    else:  # The error under way says more than one about what could not be flushed after it.
+      with contextlib.suppress(UserError):
+        self.close()
 
   def log(self, stage: str, step: int, values: Mapping[str, Any]) -> None:
     """Logs one step.
@@ -115,37 +128,58 @@ class MetricsWriter:
     scalars = {name: float(value) for name, value in values.items()}
     row = {'stage': stage, 'step': int(step), 'seconds': round(self._clock(), 3)}
     row |= {name: value if math.isfinite(value) else None for name, value in scalars.items()}
-    if self._local:
-      self._file.write(json.dumps(row) + '\n')
-      self._file.flush()
-      self._to_board(row)
-    else:
+    if not self._local:
       self._rows.append(row)
+      return
+    with self._writing():
+      line = (json.dumps(row) + '\n').encode()
+      while line:  # An unbuffered file may take a part; what a full disk cut is mended on resume.
+        line = line[self._file.write(line) :]
+      self._to_board(row)
+      if time.monotonic() - self._flushed > _FLUSH_EVERY_SECONDS:
+        self.flush()
 
   def flush(self) -> None:
     """Makes everything logged so far visible to readers."""
-    if not self._local:
-      files.write_jsonl(self._path, self._rows)
-    for board in self._boards.values():
-      board.flush()
+    with self._writing():
+      if not self._local:
+        files.write_jsonl(self._path, self._rows)
+      for board in self._boards.values():
+        board.flush()
+    self._flushed = time.monotonic()
 
   def close(self) -> None:
     """Flushes and closes all files."""
-    self.flush()
     if self._local:
       self._file.close()
-    for board in self._boards.values():
-      board.close()
+    self.flush()
+    with self._writing():
+      for board in self._boards.values():
+        board.close()
 
   def _to_board(self, row: Mapping[str, Any]) -> None:
+    # Written by this thread: a writer with its own would meet a full disk where nobody listens.
     stage = row['stage']
     if stage not in self._boards:
-      self._boards[stage] = tensorboardX.SummaryWriter(str(self._folder / 'tensorboard' / stage))
+      folder = pathlib.Path(self._folder) / 'tensorboard' / stage
+      folder.mkdir(parents=True, exist_ok=True)
+      self._boards[stage] = EventsWriter(str(folder / 'events'))
     for name, value in row.items():
       if name in ('stage', 'step', 'seconds'):
         continue
-      value = math.nan if value is None else value
-      self._boards[stage].add_scalar(name, value, row['step'], walltime=self._start + row['seconds'])
+      scalar = summary.scalar(name, math.nan if value is None else value)
+      time_ = self._start + row['seconds']
+      self._boards[stage].write_event(event_pb2.Event(wall_time=time_, step=row['step'], summary=scalar))
+
+  @contextlib.contextmanager
+  def _writing(self) -> Iterator[None]:
+    try:
+      yield
+    except OSError as error:
+      raise UserError(
+          f'Cannot write the metrics in {self._folder}: {error.strerror or error}; free some space, then '
+          'start again.'
+      ) from error
 
 
 class Progress:

@@ -94,3 +94,15 @@ def test_progress_off_a_terminal_is_a_line_now_and_then(monkeypatch):
       'sft: 50/100 steps, 1 a second, 00:50 left, loss 0.25',
       'sft: 60/100 steps, 1 a second, 00:40 left, loss 0.25',
   ]
+
+
+def test_a_full_disk_is_one_sentence_and_leaves_rows_that_can_be_resumed(small_disk):
+  with pytest.raises(UserError, match='Cannot write the metrics in .*: No space left on device; free'):
+    with MetricsWriter(small_disk.path, _STAGES, None, 0, clock=lambda: 0.0) as writer:
+      for step in range(1, 10_000):
+        writer.log('sft', step, {'loss': step, 'rate': 1e-3})
+  small_disk.resize(1024)
+  with MetricsWriter(small_disk.path, _STAGES, 'sft', 20, clock=lambda: 0.0) as writer:
+    writer.log('sft', 21, {'loss': 21, 'rate': 1e-3})
+  assert [row['step'] for row in _rows(small_disk.path)] == list(range(1, 22))
+  assert _scalars(small_disk.path, 'sft')[-1] == ('rate', 21, pytest.approx(1e-3))
