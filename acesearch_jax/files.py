@@ -61,7 +61,7 @@ def read_json(path: epath.PathLike) -> Any:
   try:
     return json.loads(epath.Path(path).read_text())
   except FileNotFoundError as error:
-    raise UserError(f'No such file: {path}.') from error
+    raise UserError(f'No such file: {path}; check the path.') from error
   except (json.JSONDecodeError, UnicodeDecodeError) as error:
     raise UserError(f'{path} is not valid JSON ({error}); mend or delete it.') from error
 
@@ -75,7 +75,7 @@ def read_jsonl(path: epath.PathLike) -> Iterator[dict[str, Any]]:
   try:
     text = epath.Path(path).read_text()
   except FileNotFoundError as error:
-    raise UserError(f'No such file: {path}.') from error
+    raise UserError(f'No such file: {path}; check the path.') from error
   except (IsADirectoryError, UnicodeDecodeError) as error:
     raise UserError(f'{path} is not a UTF-8 JSON-lines file ({error}).') from error
   for number, line in enumerate(text.split('\n'), start=1):

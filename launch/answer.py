@@ -34,7 +34,7 @@ def main(argv: list[str]) -> None:
   launcher.use_compilation_cache()
   options = self_play_options(config.model)
   system, policy = SearchSystem.open(config, ('dev',))
-  sampler, retriever = system.sampler(policy), system.retriever
+  retriever, sampler = system.retriever, system.sampler(policy)
   conversation = Conversation(system.model.tokenizer, _FEW_SHOT.value)
   for number, question in enumerate(_questions(argv[1:])):
     task = Task(id=str(number), kind=_KIND.value, question=question, answers=('',))

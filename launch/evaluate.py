@@ -46,7 +46,8 @@ def main(argv: list[str]) -> None:
   output = pathlib.Path(_OUTPUT.value)
   options = self_play_options(config.model)
   system, policy = SearchSystem.open(config, (_SPLIT.value,))
-  tasks = system.tasks(_SPLIT.value, _LIMIT.value)
+  # The retriever first: what is wrong with the data should not wait for the sampler to compile.
+  tasks, retriever = system.tasks(_SPLIT.value, _LIMIT.value), system.retriever
   sampler = system.sampler(policy)
   conversation = Conversation(system.model.tokenizer, _FEW_SHOT.value)
   results = {'model': config.model, 'dataset': config.dataset, 'split': _SPLIT.value, 'agents': {}}
@@ -55,7 +56,7 @@ def main(argv: list[str]) -> None:
     episodes = (answer_episode(agent, task, conversation, options.self_play(), config.seed) for task in tasks)
     records = {}
     with Progress(agent, len(tasks), unit='question') as progress:
-      for index, rollout in run_episodes(episodes, sampler, system.retriever, config.concurrency):
+      for index, rollout in run_episodes(episodes, sampler, retriever, config.concurrency):
         records[index] = scoring.evaluation_record(scoring.with_rewards(rollout))
         progress.update()
     ordered = [records[i] for i in range(len(tasks))]

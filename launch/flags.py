@@ -5,6 +5,7 @@ becomes a flag of the same name.
 """
 
 import dataclasses
+import math
 import types
 import typing
 from typing import Any, TypeVar
@@ -32,14 +33,15 @@ def define(config_type: type, flag_values: flags.FlagValues = flags.FLAGS, **def
     default = defaults.get(name, field.default)
     arguments = {'default': default, 'help': help_text, 'flag_values': flag_values}
     kind, choices = hints[name], field.metadata['choices']
+    bounds = {'lower_bound': field.metadata['least'], 'upper_bound': field.metadata['most']}
     if choices and kind is str:
       flags.DEFINE_enum(name, enum_values=choices, **arguments)
     elif kind is bool:
       flags.DEFINE_boolean(name, **arguments)
     elif kind is int:
-      flags.DEFINE_integer(name, lower_bound=field.metadata['least'], **arguments)
+      flags.DEFINE_integer(name, **bounds, **arguments)
     elif kind is float:
-      flags.DEFINE_float(name, lower_bound=field.metadata['least'], **arguments)
+      flags.DEFINE_float(name, **bounds, **arguments)
     elif typing.get_origin(kind) is tuple or isinstance(kind, types.GenericAlias):
       flags.DEFINE_list(name, **(arguments | {'default': list(default)}))
     else:
@@ -50,7 +52,7 @@ def read(config_type: type[Config], flag_values: flags.FlagValues = flags.FLAGS)
   """Builds the config from the parsed flags.
 
   Raises:
-    UsageError: a list flag has an element outside its choices.
+    UsageError: a list flag has an element outside its choices, or a number is not finite.
   """
   hints = typing.get_type_hints(config_type)
   values = {}
@@ -64,6 +66,8 @@ def read(config_type: type[Config], flag_values: flags.FlagValues = flags.FLAGS)
       if wrong:
         choices = ', '.join(field.metadata['choices'])
         raise UsageError(f"--{field.name}: '{wrong[0]}' is not one of {choices}.")
+    elif isinstance(value, float) and not math.isfinite(value):  # No bound keeps a NaN out.
+      raise UsageError(f'--{field.name}={value} is no number to reckon with; give a finite one.')
     elif hints[field.name] is str and value is None:
       value = ''
     values[field.name] = value

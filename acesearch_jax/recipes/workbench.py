@@ -36,7 +36,7 @@ from acesearch_jax.training.loop import LoopConfig, begin, evaluate_loss, refere
 from acesearch_jax.training.metrics import MetricsWriter, Progress
 from acesearch_jax.training.objectives import DpoObjective, Objective, SftObjective
 from acesearch_jax.training.optimizer import OptimizerConfig, make_optimizer
-from acesearch_jax.training.policy import Policy, make_policy, restore_policy, save_policy
+from acesearch_jax.training.policy import Policy, is_policy_folder, make_policy, restore_policy, save_policy
 from acesearch_jax.training.run_folder import RunFolder, Shards, fingerprint
 from acesearch_jax.training.state import TrainState, create_state
 from acesearch_jax.training.step import make_train_step
@@ -67,8 +67,9 @@ class Training:
   patience: int = 0
 
   def steps(self, num_examples: int) -> int:
-    steps = self.num_steps or max(1, round(self.epochs * num_examples / self.batch_size))
-    return steps if num_examples else 0
+    if not num_examples or not (self.num_steps or self.epochs):
+      return 0
+    return self.num_steps or max(1, round(self.epochs * num_examples / self.batch_size))
 
 
 class Workbench:
@@ -119,6 +120,7 @@ class Workbench:
     numbers = [n for n in range(-(-len(tasks) // TASKS_PER_SHARD)) if n not in done]
     if not numbers:
       return
+    retriever = self.system.retriever  # Before the sampler compiles: a corpus may be missing.
     groups = {n: tasks[n * TASKS_PER_SHARD : (n + 1) * TASKS_PER_SHARD] for n in numbers}
     places = [(n, place) for n in numbers for place in range(len(groups[n]))]
     rows: dict[int, dict[int, dict[str, Any]]] = {n: {} for n in numbers}
@@ -126,7 +128,7 @@ class Workbench:
     engine.reset_stats()
     with Progress(what, len(tasks), len(tasks) - len(places), unit='question') as progress:
       episodes = (make_episode(groups[n][place]) for n, place in places)
-      for index, rollout in run_episodes(episodes, engine, self.system.retriever, self.config.concurrency):
+      for index, rollout in run_episodes(episodes, engine, retriever, self.config.concurrency):
         n, place = places[index]
         rows[n][place] = to_row(rollout)
         progress.update()
@@ -179,10 +181,11 @@ class Workbench:
     marker = f'rollout_{iteration}'
     inputs = fingerprint(marker, policy.fingerprint, [task.id for task in tasks])
     shards = self.folder.shards(f'rollouts/{iteration}', inputs)
+    # Does nothing where all shards are whole; one that was damaged later is sampled again.
+    self.run_tasks(
+        f'rollout {iteration}', tasks, policy, make_episode, shards, functools.partial(_rollout_row, shaped)
+    )
     if not self.folder.stage_done(marker, inputs):
-      self.run_tasks(
-          f'rollout {iteration}', tasks, policy, make_episode, shards, functools.partial(_rollout_row, shaped)
-      )
       self.folder.mark_done(marker, inputs, {'tokens': token_counts(shards.read())})
     return map(Rollout.from_json, shards.read())
 
@@ -256,7 +259,8 @@ class Workbench:
   ) -> Policy:
     """One training stage: resumes, trains, saves the weights, commits."""
     folder, mesh, system = self.folder.path / 'checkpoints' / stage, self.system.mesh, self.system
-    if self.folder.stage_done(stage, inputs):
+    # Without its weights a stage is not complete: who deletes damaged ones has them trained again.
+    if is_policy_folder(folder) and self.folder.stage_done(stage, inputs):
       return restore_policy(folder, system.base, mesh)
     usable, dropped = select_usable(examples(), self._shapes.lengths[-1])
     if any(dropped.values()):

@@ -6,6 +6,7 @@ otherwise, beside a `policy.json` that says what they belong to.
 
 import dataclasses
 import hashlib
+import json
 from typing import Any
 
 import flax.traverse_util
@@ -26,6 +27,12 @@ from acesearch_jax.training.state import add_adapters
 Params = Any
 
 _WEIGHTS, _DESCRIPTION = 'weights.safetensors', 'policy.json'
+_NOTED = (
+    'model', 'tokenizer', 'fingerprint', 'base_fingerprint', 'lora_rank', 'lora_alpha', 'agent'
+)  # fmt: skip
+_REMEDY = (
+    'delete its folder and start the run again, which trains this stage anew, or restore it from a copy'
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,7 +144,15 @@ def policy_description(folder: epath.PathLike) -> dict[str, Any]:
   Raises:
     UserError: it is missing or broken.
   """
-  return files.read_json(epath.Path(folder) / _DESCRIPTION)
+  path = epath.Path(folder) / _DESCRIPTION
+  try:
+    description = json.loads(path.read_bytes())
+    missing = [name for name in _NOTED if name not in description]
+    if missing:
+      raise ValueError(f'it lacks {missing[0]}')
+  except (OSError, TypeError, ValueError) as error:
+    raise UserError(f'{path} is missing or damaged ({error}); {_REMEDY}.') from error
+  return description
 
 
 def restore_policy(folder: epath.PathLike, base: Policy, mesh: jax.sharding.Mesh) -> Policy:
@@ -152,18 +167,17 @@ def restore_policy(folder: epath.PathLike, base: Policy, mesh: jax.sharding.Mesh
     UserError: the file is cut short, or the weights belong to another model.
   """
   folder = epath.Path(folder)
-  remedy = 'delete the folder and run the stage again, or restore it from a copy'
   try:
     flat = safetensors.numpy.load((folder / _WEIGHTS).read_bytes())
   except (OSError, ValueError, safetensors.SafetensorError) as error:
-    raise UserError(f'{folder / _WEIGHTS} is missing or damaged ({error}); {remedy}.') from error
+    raise UserError(f'{folder / _WEIGHTS} is missing or damaged ({error}); {_REMEDY}.') from error
   description = policy_description(folder)
   if description['base_fingerprint'] != base.base_fingerprint and base.config.lora_rank:
     raise UserError(f"{folder} was trained on other weights of '{description['model']}' than those given.")
   expected, frozen = lora.split_trainable(base.params, base.config)
   shapes = {path: leaf.shape for path, leaf in flax.traverse_util.flatten_dict(expected, sep='/').items()}
   if shapes != {path: array.shape for path, array in flat.items()}:
-    raise UserError(f'{folder / _WEIGHTS} does not fit the model {description["model"]!r}; {remedy}.')
+    raise UserError(f'{folder / _WEIGHTS} does not fit the model {description["model"]!r}; {_REMEDY}.')
   trainable = jax.tree.map(
       lambda array, like: jax.device_put(array, like.sharding),
       flax.traverse_util.unflatten_dict(flat, sep='/'),
@@ -171,5 +185,5 @@ def restore_policy(folder: epath.PathLike, base: Policy, mesh: jax.sharding.Mesh
   )
   policy = make_policy(base.config, trainable, frozen, base.base_fingerprint)
   if policy.fingerprint != description['fingerprint']:
-    raise UserError(f'{folder / _WEIGHTS} is damaged: its fingerprint differs; {remedy}.')
+    raise UserError(f'{folder / _WEIGHTS} is damaged: its fingerprint differs; {_REMEDY}.')
   return policy

@@ -102,6 +102,9 @@ class RunFolder:
   ) -> None:
     """Writes `config.json`, or checks that a resumed run is still the same one.
 
+    A folder in which nothing has been made yet takes any flags: who corrects a wrong one starts the
+    command again.
+
     Args:
       flags: every flag as resolved, JSON values.
       mesh: axis name to size, as resolved.
@@ -114,7 +117,7 @@ class RunFolder:
     path = self.path / 'config.json'
     flags = json.loads(json.dumps(dict(sorted(flags.items()))))
     now = {'flags': flags, 'mesh': dict(mesh), **environment()}
-    if not path.exists():
+    if not path.exists() or not self._has_work():
       files.write_json(path, now)
       return
     config = files.read_json(path)
@@ -131,6 +134,11 @@ class RunFolder:
                         'differ from an undisturbed run.', name, config.get(name), now[name])
     if before != flags:
       files.write_json(path, config | {'flags': flags})
+
+  def _has_work(self) -> bool:
+    """Whether a stage has left anything here."""
+    found = {entry.name for entry in self.path.iterdir()} - {'.lock', 'config.json', 'stages'}
+    return bool(found) or any(path.name != 'seconds.json' for path in self.path.glob('stages/*.json'))
 
   # Stages.
 

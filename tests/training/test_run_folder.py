@@ -63,6 +63,7 @@ def test_configuration_is_complete_and_refuses_changed_flags(folder):
   assert set(config['versions']) == {'python', 'jax', 'jaxlib', 'flax', 'optax'}
   assert config.keys() >= {'commit', 'device', 'cpus', 'xla_flags'}
 
+  folder.mark_done('base', 'x', {})
   before = (folder.path / 'config.json').read_bytes()
   folder.configure({'lr': 1e-4, 'steps': 3, 'profile': False}, _MESH)
   assert (folder.path / 'config.json').read_bytes() == before
@@ -74,8 +75,19 @@ def test_configuration_is_complete_and_refuses_changed_flags(folder):
   assert json.loads((folder.path / 'config.json').read_text())['flags']['profile'] is True
 
 
+def test_flags_may_be_corrected_until_something_is_made(folder):
+  folder.configure({'model': 'mispelt'}, _MESH)
+  folder.save_seconds()
+  folder.configure({'model': 'tiny'}, _MESH)
+  assert json.loads((folder.path / 'config.json').read_text())['flags'] == {'model': 'tiny'}
+  folder.shards('evaluation/shards/base', 'x').write(0, [{'id': 'a'}])
+  with pytest.raises(UserError, match='started with --model="tiny"'):
+    folder.configure({'model': 'other'}, _MESH)
+
+
 def test_another_environment_warns(folder, monkeypatch):
   folder.configure({}, _MESH)
+  folder.mark_done('base', 'x', {})
   messages = []
   monkeypatch.setattr(logging, 'warning', lambda text, *values: messages.append(text % values))
   here = run_folder.environment()
