@@ -26,7 +26,7 @@ class EngineConfig:
     num_slots: sequences decoded together.
     max_length: longest prompt and answer together, in tokens.
     page_size: tokens a page of the prefix cache; shared prefixes are found in whole pages.
-    prefill_rows: pages computed together.
+    prefill_rows: pages computed together, a quarter of them when no more are wanted.
     cache_bytes: size of the prefix cache. The slots come on top of it.
     decode_steps: tokens decoded between two looks of the host, when no slot becomes free.
     max_stops: stop sequences a request may have.
@@ -163,6 +163,10 @@ class Engine:
     self._pages = self._programs.make_pages()
     self._tree = PrefixTree(num_pages, size, engine_config.share_prefixes)
     self._capacities = _capacities(engine_config.max_length)
+    # A product with few rows takes another path through the matrix library, with other bits: at
+    # least two pages, or as many as make 64 rows.
+    rows = engine_config.prefill_rows
+    self._row_counts = sorted({min(rows, max(2, -(-64 // size), rows // 4)), rows})
     self._capacity = self._capacities[0]
     self._state: Any = None
     self._slots: list[_Sequence | None] = [None] * engine_config.num_slots
@@ -291,7 +295,8 @@ class Engine:
       raise RuntimeError('Warm up before the first request.')
     start = time.monotonic()
     for capacity in self._capacities:
-      self._call_prefill([], capacity)
+      for count in self._row_counts:
+        self._call_prefill([], capacity, count)
       state = self._programs.make_state(capacity)
       state, _ = self._programs.decode(self._params, state, capacity, np.bool_(True))
       state = self._programs.admit(
@@ -337,7 +342,8 @@ class Engine:
   def _prefill(self, rows: list[tuple[Page, list[Page]]]) -> None:
     start = time.monotonic()
     longest = max(page.depth for page, _ in rows) * self.engine_config.page_size
-    self._call_prefill(rows, self._fitting(longest))
+    count = next(count for count in self._row_counts if count >= len(rows))
+    self._call_prefill(rows, self._fitting(longest), count)
     for page, _ in rows:
       page.ready = True
       self.stats.prefilled_tokens += len(page.tokens)
@@ -346,8 +352,8 @@ class Engine:
     self.stats.prefill_calls += 1
     self.stats.prefill_seconds += time.monotonic() - start
 
-  def _call_prefill(self, rows: list[tuple[Page, list[Page]]], capacity: int) -> None:
-    count, size = self.engine_config.prefill_rows, self.engine_config.page_size
+  def _call_prefill(self, rows: list[tuple[Page, list[Page]]], capacity: int, count: int) -> None:
+    size = self.engine_config.page_size
     tokens, starts = np.zeros((count, size), np.int32), np.zeros(count, np.int32)
     table = np.zeros((count, capacity // size), np.int32)
     write = np.full(count, self._tree.num_pages, np.int32)
@@ -379,7 +385,7 @@ class Engine:
       sequence.pages = []
 
   def _ensure_capacity(self) -> None:
-    """Makes the slots long enough for the next decode call; short again once half would do."""
+    """Makes the slots long enough for the next decode call, shorter once half would do."""
     longest = max((sequence.length for sequence in self._slots if sequence), default=0)
     needed = self._fitting(min(longest + self.engine_config.decode_steps, self.engine_config.max_length))
     if self._state is None:
@@ -450,9 +456,7 @@ _NOTHING = Request((0,), ())
 
 
 def _capacities(max_length: int) -> list[int]:
-  """Multiples of the attention chunk: powers of two of it up to the first that holds `max_length`."""
-  capacities = [ATTENTION_CHUNK]
-  while capacities[-1] < max_length:
-    capacities.append(2 * capacities[-1])
-  last = -(-max_length // ATTENTION_CHUNK) * ATTENTION_CHUNK
-  return [*capacities[:-1], last]
+  """Sizes in chunks of attention: 1, 2, 3, 4, 6, 8, 12, 16, ... up to what holds `max_length`."""
+  last = -(-max_length // ATTENTION_CHUNK)
+  sizes = sorted({1, *(step << i for i in range(last.bit_length()) for step in (2, 3))})
+  return [ATTENTION_CHUNK * size for size in [*(size for size in sizes if size < last), last]]

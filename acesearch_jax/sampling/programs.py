@@ -219,6 +219,8 @@ class Programs:
     keys, values = (self._per_layer(gather, pool) for pool in pages)
     positions = starts[:, None] + jnp.arange(tokens.shape[1])
     _, new = self._apply(params, tokens, positions, keys, values, starts)
+    # The last layer's keys come after every read of the pool; see `append` for why writes wait.
+    write = jnp.where(new[0][-1][:, 0, 0, 0] == jnp.inf, pages[0][0].shape[-4], write)
     return tuple(self._per_layer(scatter, pool, fresh) for pool, fresh in zip(pages, new, strict=True))
 
   def _admit(self, state, pages, table, slot, row):
@@ -277,20 +279,22 @@ class Programs:
     )
     slots = jnp.arange(self._num_slots)
 
-    def append(cache, fresh):  # fresh: [B, 1, K, H]
-      place = jnp.where(active, length, cache.shape[2])  # out of range is dropped
-      return cache.at[slots, :, place].set(fresh[:, 0], mode='drop')
-
-    caches = {
-        name: self._per_layer(append, state[name], fresh)
-        for name, fresh in zip(('keys', 'values'), new, strict=True)
-    }
     logits = unembed(params, self.config, hidden)[:, 0]
     keys = jax.vmap(jax.random.fold_in)(jax.random.wrap_key_data(state['key']), state['drawn'])
     uniform = jax.vmap(jax.random.uniform)(keys)
     controls = Controls(**{name: state[name] for name in Controls.__dataclass_fields__})
     token, logps, behaviour = sample(logits, uniform, controls, state['seen'], active)
 
+    def append(cache, fresh):  # fresh: [B, 1, K, H]
+      # Out of range is dropped. The token's sign is no news, but makes the write wait for attention's
+      # reads: without that dependency XLA's CPU backend copies the whole cache first.
+      place = jnp.where(active & (token >= 0), length, cache.shape[2])
+      return cache.at[slots, :, place].set(fresh[:, 0], mode='drop')
+
+    caches = {
+        name: self._per_layer(append, state[name], fresh)
+        for name, fresh in zip(('keys', 'values'), new, strict=True)
+    }
     tail = jnp.concatenate([state['tail'][:, 1:], token[:, None]], axis=1)
     stops = state['stops']
     stopped = jnp.any(
