@@ -11,10 +11,11 @@ from absl import flags
 from acesearch_jax.errors import UsageError
 from acesearch_jax.recipes import acesearcher
 from acesearch_jax.recipes.config import AceSearcherConfig
+from acesearch_jax.recipes.dry_run import dry_run
 from launch import main as launcher
 from launch.flags import define, read
 
-RECIPES = {'acesearcher': (AceSearcherConfig, acesearcher)}
+RECIPES = {'acesearcher': (AceSearcherConfig, acesearcher.run, dry_run)}
 # Flags that may change when a run is resumed: they cannot change its results.
 HARMLESS = frozenset({'log_every', 'checkpoint_every', 'concurrency', 'cache_megabytes', 'compilation_cache'})
 
@@ -32,13 +33,14 @@ def main(argv: list[str]) -> None:
   if not _WORKDIR.value and not _DRY_RUN.value:
     raise UsageError('--workdir is missing; give a folder for the run, for example --workdir=runs/first.')
   launcher.use_compilation_cache(_CACHE.value)
-  config_type, recipe = RECIPES[_RECIPE.value]
+  config_type, run, show_rows = RECIPES[_RECIPE.value]
   config = read(config_type)
   if _DRY_RUN.value:
-    recipe.dry_run(config)
+    for text in show_rows(config, _WORKDIR.value):
+      print(text, flush=True)
   else:
     resolved = {'recipe': _RECIPE.value, **dataclasses.asdict(config)}
-    recipe.run(config, _WORKDIR.value, resolved, HARMLESS)
+    run(config, _WORKDIR.value, resolved, HARMLESS)
 
 
 if __name__ == '__main__':

@@ -16,7 +16,7 @@ from etils import epath
 
 from acesearch_jax import files
 from acesearch_jax.agents.conversation import Conversation
-from acesearch_jax.agents.demonstrations import DemonstrationConfig, demonstrations
+from acesearch_jax.agents.demonstrations import Demonstration, DemonstrationConfig, demonstrations
 from acesearch_jax.agents.driver import Episode
 from acesearch_jax.agents.rollout import Rollout
 from acesearch_jax.agents.selfplay import answer_episode, self_play
@@ -25,6 +25,7 @@ from acesearch_jax.data.tasks import Task
 from acesearch_jax.errors import UserError
 from acesearch_jax.evaluation.report import write_report
 from acesearch_jax.recipes.config import AceSearcherConfig, SelfPlayOptions
+from acesearch_jax.recipes.system import SearchSystem
 from acesearch_jax.recipes.workbench import Training, Workbench
 from acesearch_jax.rewards.preferences import PairConfig, PreferencePair, mine_pairs
 from acesearch_jax.sharding.mesh import make_mesh
@@ -45,8 +46,8 @@ class AceSearcher:
   def run(self) -> None:
     """All stages in the paper's order, and the controls that were asked for."""
     config, bench = self.config, self.bench
-    shown = self.demonstrations(self.training_tasks(0), 'train')
-    heldout = self.demonstrations(bench.system.tasks('dev')[-config.sft_heldout_tasks :], 'dev')
+    shown = self.examples(training_tasks(config, bench.system, 0), 'train')
+    heldout = self.examples(bench.system.tasks('dev')[-config.sft_heldout_tasks :], 'dev')
     self.evaluate('base', bench.system.base, few_shot=config.few_shot_base)
     fine_tuned = policy = best_of = bench.fine_tune('sft', bench.system.base, shown, self.sft(), heldout)
     self.evaluate('sft', fine_tuned)
@@ -93,34 +94,11 @@ class AceSearcher:
 
   # The steps of the algorithm.
 
-  def training_tasks(self, iteration: int) -> list[Task]:
-    """Questions of a round; round 0 is fine-tuning. Rounds share none as long as there are enough."""
-    config = self.config
-    tasks = self.bench.system.tasks('train')
-    if not iteration:
-      return tasks[: config.sft_tasks]
-    rest = tasks[config.sft_tasks :] or tasks
-    start = (iteration - 1) * config.rollout_tasks
-    return [rest[i % len(rest)] for i in range(start, start + min(config.rollout_tasks, len(rest)))]
-
-  def demonstrations(self, tasks: Sequence[Task], split: str) -> list[Example]:
+  def examples(self, tasks: Sequence[Task], split: str) -> list[Example]:
     """Token ids of every demonstration of the tasks, which are from `split`."""
-    config, conversation = self.config, self.bench.system.conversation
-    shown = demonstrations(
-        tasks,
-        self.bench.system.retriever,
-        self.bench.system.passages_by_id,
-        DemonstrationConfig(config.passages_per_step, config.final_passages),
-    )
-    if not shown and config.sft_epochs:
-      raise UserError(
-          f"--dataset={config.dataset} has no decompositions in its split '{split}' to learn from; give a "
-          'set whose tasks have sub-questions, or --sft_epochs=0 and a fine-tuned --model.'
-      )
-    return [
-        Example(conversation.prompt(one.role, one.kind, one.prompt), conversation.response(one.reply))
-        for one in shown
-    ]
+    system = self.bench.system
+    shown = demonstrate(self.config, system, tasks, split)
+    return [to_example(system.conversation, demonstration) for demonstration in shown]
 
   def rollouts(self, iteration: int, policy: Policy) -> Iterator[Rollout]:
     """m plans of every question of the round, m' solutions of every plan, with rewards."""
@@ -129,7 +107,7 @@ class AceSearcher:
     def episode(task: Task) -> Episode[Rollout]:
       return self_play(task, self.bench.system.conversation, self.self_play, config.seed, iteration)
 
-    tasks = self.training_tasks(iteration)
+    tasks = training_tasks(self.config, self.bench.system, iteration)
     return self.bench.rollouts(iteration, tasks, policy, episode, config.reward == 'shaped')
 
   def pairs(self, iteration: int, rollouts: Sequence[Rollout], policy: Policy) -> list[PreferencePair]:
@@ -169,6 +147,50 @@ class AceSearcher:
     """`results.json` and `report.html`, from what is committed so far."""
     self.bench.folder.write_results('acesearcher', committed_stages(self.config))
     write_report(self.bench.folder.path)
+
+
+def training_tasks(config: AceSearcherConfig, system: SearchSystem, iteration: int) -> list[Task]:
+  """Questions of a round; round 0 is fine-tuning. Rounds share none as long as there are enough."""
+  tasks = system.tasks('train')
+  if not iteration:
+    return tasks[: config.sft_tasks]
+  rest = tasks[config.sft_tasks :] or tasks
+  start = (iteration - 1) * config.rollout_tasks
+  return [rest[i % len(rest)] for i in range(start, start + min(config.rollout_tasks, len(rest)))]
+
+
+def demonstrate(
+    config: AceSearcherConfig, system: SearchSystem, tasks: Sequence[Task], split: str
+) -> list[Demonstration]:
+  """Every demonstration of the tasks.
+
+  Args:
+    config: how many passages are shown.
+    system: finds them.
+    tasks: to demonstrate.
+    split: that they are from.
+
+  Raises:
+    UserError: none of the tasks has sub-questions.
+  """
+  shown = demonstrations(
+      tasks,
+      system.retriever,
+      system.passages_by_id,
+      DemonstrationConfig(config.passages_per_step, config.final_passages),
+  )
+  if not shown and config.sft_epochs:
+    raise UserError(
+        f"--dataset={config.dataset} has no decompositions in its split '{split}' to learn from; give a "
+        'set whose tasks have sub-questions, or --sft_epochs=0 and a fine-tuned --model.'
+    )
+  return shown
+
+
+def to_example(conversation: Conversation, shown: Demonstration) -> Example:
+  """The token ids of a demonstration."""
+  prompt = conversation.prompt(shown.role, shown.kind, shown.prompt)
+  return Example(prompt, conversation.response(shown.reply))
 
 
 def training_stages(config: AceSearcherConfig) -> list[str]:

@@ -56,6 +56,9 @@ class SelfPlayOptions:
     15, 'Passages of the final prompt, split evenly over the sub-questions.', least=0
   )
 
+  def __post_init__(self):
+    self.self_play()  # Refuses what the sampler would, before a model is loaded.
+
   def self_play(self) -> SelfPlayConfig:
     """The options as those of self-play in training."""
     sampling = functools.partial(

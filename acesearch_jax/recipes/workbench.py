@@ -10,12 +10,14 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import jax
 from absl import logging
 
 from acesearch_jax import files
 from acesearch_jax.agents.driver import Episode, run_episodes
 from acesearch_jax.agents.rollout import Rollout
 from acesearch_jax.data.tasks import Task
+from acesearch_jax.errors import UsageError
 from acesearch_jax.evaluation import scoring
 from acesearch_jax.recipes.config import RunConfig
 from acesearch_jax.recipes.system import SearchSystem
@@ -90,6 +92,11 @@ class Workbench:
       training_stages: Sequence[str],
       agent_options: dict[str, Any],
   ):
+    if is_policy_folder(config.model):
+      raise UsageError(
+          f'--model={config.model} is a checkpoint of a stage; training starts from a whole model, such as '
+          "the one of that checkpoint's run."
+      )
     self.config = config
     self.folder = folder
     self.training_stages = training_stages
@@ -307,12 +314,14 @@ class Workbench:
 
   @functools.cached_property
   def _shapes(self) -> BatchShapes:
-    longest = self.config.max_length
-    lengths = [length for length in (64, 96, 128, 192, 256, 384, 512, 768, 1024) if length < longest]
-    sizes = self.system.mesh.shape
-    return BatchShapes(
-        self.config.micro_batch_tokens, (*lengths, longest), sizes['data'] * sizes['fsdp']
-    )
+    return batch_shapes(self.config, self.system.mesh)
+
+
+def batch_shapes(config: RunConfig, mesh: jax.sharding.Mesh) -> BatchShapes:
+  """The shapes of micro-batches: buckets up to the longest context."""
+  longest, sizes = config.max_length, mesh.shape
+  lengths = [length for length in (64, 96, 128, 192, 256, 384, 512, 768, 1024) if length < longest]
+  return BatchShapes(config.micro_batch_tokens, (*lengths, longest), sizes['data'] * sizes['fsdp'])
 
 
 def _rollout_row(shaped: bool, rollout: Rollout) -> dict[str, Any]:
