@@ -6,6 +6,7 @@ is; any other exception is a bug and keeps its traceback.
 
 import errno
 import logging as logging_module
+import re
 import sys
 from collections.abc import Callable
 
@@ -85,7 +86,9 @@ def _parse(argv: list[str]) -> list[str]:
   try:
     return flags.FLAGS(argv)
   except flags.Error as error:
-    sys.exit(_fail(f'Wrong usage: {" ".join(str(error).split())} (--help lists the flags)', 2))
+    missing = re.findall(r'Flag (--\w+) must have a value other than None', str(error))
+    problem = f'{", ".join(missing)} must be given' if missing else ' '.join(str(error).split())
+    sys.exit(_fail(f'Wrong usage: {problem} (--help lists the flags)', 2))
   except SystemExit:  # --helpfull and its kin print, then exit with 1.
     sys.exit(0)
 

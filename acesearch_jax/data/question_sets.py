@@ -88,7 +88,8 @@ def _path(name_or_file: str, split: str | None, data_dir: epath.PathLike | None)
     raise UsageError(f"'{name_or_file}' has no split '{split}'; it has {', '.join(splits)}.")
   if data_dir is None:
     raise UsageError(
-        f"'{name_or_file}' needs the folder of its official files (data_dir), with {splits[split][0]}."
+        f"'{name_or_file}' needs the folder of its official files: give --data_dir, with "
+        f'{splits[split][0]} in it.'
     )
   candidates = [epath.Path(data_dir) / name for name in (*splits[split], f'{name_or_file}_{split}.jsonl')]
   for path in candidates:

@@ -85,6 +85,12 @@ class Task:
     for field in ('id', 'question', 'answers'):
       if not row.get(field):
         raise ValueError(f"field '{field}' is missing or empty")
+    _require_strings(row, 'question', 'type', 'split')
+    for name in ('subquestions', 'context'):
+      for i, part in enumerate(row.get(name) or ()):
+        if not isinstance(part, dict):
+          raise ValueError(f"field '{name}' must be a list of objects")
+        _require_strings(part, 'question', 'answer', 'title', 'text', where=f' in {name}, item {i + 1},')
     answers = row['answers']
     if isinstance(answers, str) or not all(isinstance(a, str) for a in answers):
       raise ValueError("field 'answers' must be a list of strings")
@@ -98,17 +104,23 @@ class Task:
         answers=tuple(answers),
         subquestions=tuple(
             SubQuestion(s['question'], s['answer'], tuple(s.get('passages', ())))
-            for s in row.get('subquestions', ())
+            for s in row.get('subquestions') or ()
         ),
         passages=tuple(row.get('passages', ())),
         context=tuple(
             Passage(str(p.get('id', i)), p.get('title', ''), p['text'])
-            for i, p in enumerate(row.get('context', ()))
+            for i, p in enumerate(row.get('context') or ())
         ),
         type=row.get('type', ''),
         split=row.get('split', ''),
         provenance=row.get('provenance', {}),
     )
+
+
+def _require_strings(row: dict[str, Any], *fields: str, where: str = '') -> None:
+  for field in fields:
+    if not isinstance(row.get(field, ''), str):
+      raise ValueError(f"field '{field}'{where} must be a string")
 
 
 def read_tasks(path: epath.PathLike) -> list[Task]:

@@ -176,7 +176,7 @@ def test_named_sets_read_common_rows_too(tmp_path):
 
 @pytest.mark.parametrize(('arguments', 'message'), [
     (('hotpot',), f"is called 'hotpot'; the sets are {', '.join(NAMES)}."),
-    (('hotpotqa',), 'needs the folder of its official files (data_dir), with hotpot_dev_distractor_v1.json'),
+    (('hotpotqa',), 'official files: give --data_dir, with hotpot_dev_distractor_v1.json'),
     (('hotpotqa', 'test'), "has no split 'test'; it has dev, train."),
     (('bamboogle', 'dev'), "has no split 'dev'; it has test."),
 ])
