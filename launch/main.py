@@ -50,7 +50,7 @@ def use_compilation_cache(folder: str = '') -> None:
   if folder != 'none':
     folder = folder or str(cache_root() / 'compiled')
     jax.config.update('jax_compilation_cache_dir', folder)
-    jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.5)
+    jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.0)
 
 
 def _exit_code(main: Callable[[list[str]], int | None], argv: list[str], max_arguments: int) -> int:
