@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 # The nucleus is looked for among this many best tokens first; rows where it is larger are searched.
-CANDIDATES = 128
+CANDIDATES = 512
 CHUNK = 128
 
 
@@ -81,8 +81,7 @@ def _draw(weights: jax.Array, uniform: jax.Array) -> tuple[jax.Array, jax.Array]
   Returns:
     Token ids [B] and total weights [B].
   """
-  rows, vocab = weights.shape
-  chunks = jnp.pad(weights, ((0, 0), (0, -vocab % CHUNK))).reshape(rows, -1, CHUNK)
+  chunks = _chunks(weights)
   masses = chunks.sum(-1)
   chunk, before, total = _invert(masses, uniform * masses.sum(-1))
   inside = jnp.take_along_axis(chunks, chunk[:, None, None], axis=1)[:, 0]
@@ -108,8 +107,8 @@ def _invert(masses: jax.Array, target: jax.Array) -> tuple[jax.Array, jax.Array,
 def _least_kept(scaled: jax.Array, controls: Controls, sorts: jax.Array) -> jax.Array:
   """The smallest logit [B] that top-k and top-p keep, of scaled logits [B, V]; ties are kept."""
   count = min(CANDIDATES, scaled.shape[-1])
+  best = scaled.max(-1, keepdims=True)  # not a slice of `top`: XLA's CPU backend would sort everything
   top = jax.lax.top_k(scaled, count)[0]
-  best = top[:, :1]
   top_k = jnp.where(controls.top_k > 0, controls.top_k, scaled.shape[-1])
   limited = top_k <= count
   weights = jnp.where(jnp.arange(count) < top_k[:, None], jnp.exp(top - best), 0.0)
@@ -128,28 +127,39 @@ def _least_kept(scaled: jax.Array, controls: Controls, sorts: jax.Array) -> jax.
 
 
 def _search(scaled: jax.Array, top_k: jax.Array, top_p: jax.Array) -> jax.Array:
-  """What `_least_kept` returns, by bisection over the bits of a float32, for sets of any size."""
-  ordered = _ordered(scaled)
-  weights = jnp.exp(scaled - scaled.max(-1, keepdims=True))
+  """What `_least_kept` returns, for sets of any size: bisection over the bits of a float32 weight."""
+  weights = _chunks(jnp.exp(scaled - scaled.max(-1, keepdims=True)))  # in [0, 1], 1 for the best
+
+  def at_least(threshold):
+    return weights >= jax.lax.bitcast_convert_type(threshold, jnp.float32)[:, None, None]
 
   def largest(keeps_enough):
-    """The largest [B] uint32 threshold that `keeps_enough`, which gets rarer as it grows."""
+    """Bits of the largest weight that `keeps_enough`, which holds at 0 and gets rarer above."""
 
-    def step(i, threshold):
-      candidate = threshold | (jnp.uint32(1) << (31 - i).astype(jnp.uint32))
-      return jnp.where(keeps_enough(candidate), candidate, threshold)
+    def step(_, bounds):
+      low, high = bounds
+      middle = low + (high - low) // 2
+      holds = keeps_enough(middle)
+      return jnp.where(holds, middle, low), jnp.where(holds, high, middle)
 
-    return jax.lax.fori_loop(0, 32, step, jnp.zeros(scaled.shape[:1], jnp.uint32))
+    above_one = jax.lax.bitcast_convert_type(jnp.float32(1), jnp.int32) + 1
+    bounds = jnp.zeros(top_k.shape, jnp.int32), jnp.full(top_k.shape, above_one)
+    return jax.lax.fori_loop(0, 30, step, bounds)[0]
 
-  by_rank = largest(lambda t: jnp.sum(ordered >= t[:, None], axis=-1) >= top_k)
-  weights = jnp.where(ordered >= by_rank[:, None], weights, 0.0)
-  wanted = jnp.where(top_p < 1, top_p * weights.sum(-1), jnp.inf)
-  by_mass = largest(lambda t: jnp.where(ordered >= t[:, None], weights, 0.0).sum(-1) >= wanted)
+  by_rank = jax.lax.cond(
+      jnp.any((top_k > CANDIDATES) & (top_k < scaled.shape[-1])),
+      lambda: largest(lambda t: at_least(t).sum(1).sum(-1) >= top_k),
+      lambda: jnp.zeros(top_k.shape, jnp.int32),
+  )
+  weights = jnp.where(at_least(by_rank), weights, 0.0)
+  wanted = jnp.where(top_p < 1, top_p * weights.sum(1).sum(-1), jnp.inf)
+  by_mass = largest(lambda t: jnp.where(at_least(t), weights, 0.0).sum(1).sum(-1) >= wanted)
   least = jnp.maximum(by_rank, by_mass)
-  return jnp.where(ordered >= least[:, None], scaled, jnp.inf).min(-1)
+  kept = at_least(least) & (weights > 0)
+  return jnp.where(kept, _chunks(scaled), jnp.inf).min((1, 2))
 
 
-def _ordered(x: jax.Array) -> jax.Array:
-  """float32 as uint32 in the same order."""
-  bits = jax.lax.bitcast_convert_type(x, jnp.uint32)
-  return jnp.where(bits >> 31, ~bits, bits | jnp.uint32(1 << 31))
+def _chunks(weights: jax.Array) -> jax.Array:
+  """[B, V] as [B, n, CHUNK], filled up with zeros."""
+  rows, vocab = weights.shape
+  return jnp.pad(weights, ((0, 0), (0, -vocab % CHUNK))).reshape(rows, -1, CHUNK)

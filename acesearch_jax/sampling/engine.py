@@ -369,7 +369,7 @@ class Engine:
     for slot, sitting in enumerate(self._slots):
       if sitting is not None or not self._ready:
         continue
-      sequence = self._ready.popleft()
+      sequence = self._next_ready()
       sequence.length = len(sequence.request.prompt) - 1
       self._slots[slot] = sequence
       self._ensure_capacity()
@@ -383,6 +383,16 @@ class Engine:
       )
       self._tree.release(sequence.pages)
       sequence.pages = []
+
+  def _next_ready(self) -> _Sequence:
+    """The first that fits the slots as they are; longer ones wait, but not behind all the others."""
+    first = self._ready[0]
+    if first.id + 8 * len(self._slots) > self._next_id:
+      for sequence in self._ready:
+        if len(sequence.request.prompt) - 1 + self.engine_config.decode_steps <= self._capacity:
+          self._ready.remove(sequence)
+          return sequence
+    return self._ready.popleft()
 
   def _ensure_capacity(self) -> None:
     """Makes the slots long enough for the next decode call, shorter once half would do."""
