@@ -41,23 +41,48 @@ def token_logps(
     x = jnp.pad(x, [(0, 0), (0, steps * chunk - length)] + [(0, 0)] * (x.ndim - 2))
     return jnp.moveaxis(x.reshape(batch, steps, chunk, *x.shape[2:]), 1, 0)
 
-  def score(hidden: jax.Array, targets: jax.Array, mask: jax.Array) -> jax.Array:
+  # `weights` is what `unembed` closes over and a gradient is asked for, [] where the head is frozen.
+  example = jax.ShapeDtypeStruct((batch, chunk, hidden.shape[-1]), hidden.dtype)
+  logits_of, weights = jax.closure_convert(unembed, example)
+  dtype = jax.eval_shape(unembed, example).dtype
+
+  def score(weights, hidden, targets, mask):
     # Replaced before the product: whatever stands outside the mask gets a gradient of exactly zero.
-    logits = unembed(jnp.where(mask[..., None], hidden, 0))
+    logits = logits_of(jnp.where(mask[..., None], hidden, 0), *weights)
     # A comparison instead of a gather: it stays local when the vocabulary is split over devices.
     chosen = jax.lax.broadcasted_iota(jnp.int32, logits.shape, 2) == targets[..., None]
     logps = jnp.sum(jnp.where(chosen, logits, 0), axis=-1) - jax.nn.logsumexp(logits, axis=-1)
     return jnp.where(mask, logps, 0)
 
-  dtype = jax.eval_shape(unembed, jax.ShapeDtypeStruct((batch, chunk, hidden.shape[-1]), hidden.dtype)).dtype
+  def skip(weights, hidden, targets, mask):
+    return jnp.zeros((batch, chunk), dtype)
 
-  @jax.checkpoint
-  def score_unless_empty(hidden, targets, mask):
-    empty = lambda *_: jnp.zeros((batch, chunk), dtype)  # noqa: E731
-    return jax.lax.cond(jnp.any(mask), score, empty, hidden, targets, mask)
+  @jax.custom_vjp
+  def scores(weights, *chunks):
+    """[steps, B, chunk] log-probabilities."""
+    return jax.lax.map(lambda xs: jax.lax.cond(jnp.any(xs[2]), score, skip, weights, *xs), chunks)
 
-  _, logps = jax.lax.scan(
-      lambda carry, xs: (carry, score_unless_empty(*xs)), None, (front(hidden), front(targets), front(mask))
-  )
+  def forward(weights, *chunks):
+    return scores(weights, *chunks), (weights, chunks)
+
+  def backward(residuals, cotangents):
+    weights, chunks = residuals
+
+    def step(totals, xs):
+      hidden, targets, mask, cotangent = xs
+
+      def add(totals):
+        _, pull = jax.vjp(lambda weights, hidden: score(weights, hidden, targets, mask), weights, hidden)
+        by_weights, by_hidden = pull(cotangent)
+        return jax.tree.map(jnp.add, totals, by_weights), by_hidden
+
+      return jax.lax.cond(jnp.any(mask), add, lambda totals: (totals, jnp.zeros_like(hidden)), totals)
+
+    zeros = jax.tree.map(jnp.zeros_like, weights)
+    by_weights, by_hidden = jax.lax.scan(step, zeros, (*chunks, cotangents))
+    return by_weights, by_hidden, None, None
+
+  scores.defvjp(forward, backward)
+  logps = scores(weights, front(hidden), front(targets), front(mask))
   logps = jnp.moveaxis(logps, 0, 1).reshape(batch, steps * chunk)
   return jnp.take_along_axis(logps, jnp.argsort(order, axis=1), axis=1)

@@ -20,6 +20,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
+from acesearch_jax.models.attention import causal_attention
 from acesearch_jax.models.config import DecoderConfig
 from acesearch_jax.sharding.rules import constrain, logical_axes, named_shardings
 
@@ -68,7 +69,11 @@ def _einsum_backward(spec, dtype, residuals, cotangent):
   cotangent = cotangent.astype(dtype)
   product = partial(jnp.einsum, preferred_element_type=accumulation_dtype(dtype))
   dx = product(f'{out},{kernel_axes}->{x_axes}', cotangent, kernel.astype(dtype))
-  dkernel = product(f'{x_axes},{out}->{kernel_axes}', x.astype(dtype), cotangent)
+  # The first operand of a contraction over rows is transposed for it: let that be the smaller one.
+  specs, operands = (x_axes, out), (x.astype(dtype), cotangent)
+  if x.size > cotangent.size:
+    specs, operands = specs[::-1], operands[::-1]
+  dkernel = product(f'{specs[0]},{specs[1]}->{kernel_axes}', *operands)
   return dx.astype(x.dtype), dkernel.astype(kernel.dtype)
 
 
@@ -120,9 +125,20 @@ class RMSNorm(nn.Module):
   def __call__(self, x: jax.Array) -> jax.Array:
     init = nn.with_logical_partitioning(nn.initializers.ones, (None,))
     scale = self.param('scale', init, (x.shape[-1],), self.config.param_dtype)
-    x = x.astype(accumulation_dtype(self.config.dtype))
-    x *= jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + self.config.norm_eps)
-    return (x * scale).astype(self.config.dtype)
+    return _rms_norm(x, scale, self.config.norm_eps, self.config.dtype)
+
+
+# Elementwise work is cheaper made again in the backward pass than kept for it.
+@partial(jax.checkpoint, prevent_cse=False, static_argnums=(2, 3))
+def _rms_norm(x: jax.Array, scale: jax.Array, eps: float, dtype: str) -> jax.Array:
+  x = x.astype(accumulation_dtype(dtype))
+  x *= jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + eps)
+  return (x * scale).astype(dtype)
+
+
+@partial(jax.checkpoint, prevent_cse=False)
+def _gated(gate: jax.Array, up: jax.Array) -> jax.Array:
+  return nn.silu(gate) * up
 
 
 def rotary(x: jax.Array, positions: jax.Array, theta: float) -> jax.Array:
@@ -215,13 +231,13 @@ class Attention(nn.Module):
   config: DecoderConfig
 
   @nn.compact
-  def __call__(self, x, positions, mask, past, past_masks):
+  def __call__(self, x, positions, segment_ids, past, past_masks):
     """Self-attention over earlier blocks and, causally, over the new tokens.
 
     Args:
       x: [B, T, D].
       positions: [B, T] int32.
-      mask: [B, T, T] bool, which new tokens each new token sees.
+      segment_ids: [B, T] int32 or None, see `Decoder`.
       past: tuple of (keys, values) blocks, each [B, S, K, H].
       past_masks: tuple of [B, S] bool, one a block.
 
@@ -237,13 +253,25 @@ class Attention(nn.Module):
     query = rotary(query, positions, config.rope_theta)
     key = rotary(key, positions, config.rope_theta)
     query = constrain(query, 'batch', 'length', 'heads', 'head_dim')
-    blocks = [
-        (keys, values, jnp.broadcast_to(valid[:, None, :], (*positions.shape, valid.shape[-1])))
-        for (keys, values), valid in zip(past, past_masks, strict=True)
-    ]
-    out = attend(query, [*blocks, (key, value, mask)], config.dtype)
+    if not past:
+      out = causal_attention(query, key, value, segment_ids)
+    else:
+      out = attend(query, self._blocks(key, value, segment_ids, past, past_masks), config.dtype)
     out = Projection(config, heads, (config.width,), ('heads', 'head_dim'), ('embed',), name='out')(out)
     return out, (key, value)
+
+  def _blocks(self, key, value, segment_ids, past, past_masks):
+    """What `attend` takes: the past, then the new tokens."""
+    batch, length = key.shape[:2]
+    mask = jnp.broadcast_to(jnp.tri(length, dtype=bool), (batch, length, length))
+    if segment_ids is not None:
+      seen = segment_ids[:, None, :]
+      mask &= (segment_ids[:, :, None] == seen) | (seen == 0)
+    blocks = [
+        (keys, values, jnp.broadcast_to(valid[:, None, :], (batch, length, valid.shape[-1])))
+        for (keys, values), valid in zip(past, past_masks, strict=True)
+    ]
+    return [*blocks, (key, value, mask)]
 
 
 class MLP(nn.Module):
@@ -255,7 +283,7 @@ class MLP(nn.Module):
   def __call__(self, x: jax.Array) -> jax.Array:
     config = self.config
     wide = partial(Projection, config, (config.width,), (config.mlp_width,), ('embed',), ('mlp',))
-    hidden = nn.silu(wide(name='gate')(x)) * wide(name='up')(x)
+    hidden = _gated(wide(name='gate')(x), wide(name='up')(x))
     hidden = constrain(hidden, 'batch', 'length', 'mlp')
     return Projection(config, (config.mlp_width,), (config.width,), ('mlp',), ('embed',), name='down')(hidden)
 
@@ -266,9 +294,9 @@ class Block(nn.Module):
   config: DecoderConfig
 
   @nn.compact
-  def __call__(self, x, past, positions, mask, past_masks):
+  def __call__(self, x, past, positions, segment_ids, past_masks):
     attended, new = Attention(self.config, name='attention')(
-        RMSNorm(self.config, name='attention_norm')(x), positions, mask, past, past_masks
+        RMSNorm(self.config, name='attention_norm')(x), positions, segment_ids, past, past_masks
     )
     x = constrain(x + attended, 'batch', 'length', 'activation')
     x += MLP(self.config, name='mlp')(RMSNorm(self.config, name='mlp_norm')(x))
@@ -312,11 +340,6 @@ class Decoder(nn.Module):
     x = constrain(embedding.astype(config.dtype)[tokens], 'batch', 'length', 'activation')
     if not config.tie_embeddings:
       Head(config, name='head')()  # declared here, applied by `unembed`
-    length = tokens.shape[1]
-    mask = jnp.broadcast_to(jnp.tri(length, dtype=bool), (tokens.shape[0], length, length))
-    if segment_ids is not None:
-      seen = segment_ids[:, None, :]
-      mask &= (segment_ids[:, :, None] == seen) | (seen == 0)
     past_masks = tuple(block.valid for block in past)
     block_type = nn.remat(Block, prevent_cse=not config.scan_layers) if config.remat else Block
     if config.scan_layers:
@@ -329,12 +352,12 @@ class Decoder(nn.Module):
           metadata_params={nn.PARTITION_NAME: 'layers'},
       )(config, name='layers')
       key_values = tuple((block.keys, block.values) for block in past)
-      x, new = stack(x, key_values, positions, mask, past_masks)
+      x, new = stack(x, key_values, positions, segment_ids, past_masks)
     else:
       layers = []
       for i in range(config.num_layers):
         key_values = tuple((block.keys[i], block.values[i]) for block in past)
-        x, layer = block_type(config, name=f'layers_{i}')(x, key_values, positions, mask, past_masks)
+        x, layer = block_type(config, name=f'layers_{i}')(x, key_values, positions, segment_ids, past_masks)
         layers.append(layer)
       new = tuple(zip(*layers, strict=True))
     return RMSNorm(config, name='final_norm')(x), new

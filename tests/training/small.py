@@ -59,9 +59,14 @@ def params(config: DecoderConfig = CONFIG, mesh: jax.sharding.Mesh = MESH):
 
 def run(name, config: DecoderConfig = CONFIG, mesh: jax.sharding.Mesh = MESH, learning_rate: float = 1e-2):
   """A fresh state and its step."""
+  optimizer, step = _optimizer_and_step(name, config, mesh, learning_rate)
+  return create_state(config, params(config, mesh), optimizer, mesh), step
+
+
+@functools.cache
+def _optimizer_and_step(name, config, mesh, learning_rate):
   optimizer = make_optimizer(OptimizerConfig(learning_rate), num_steps=10)
-  state = create_state(config, params(config, mesh), optimizer, mesh)
-  return state, make_train_step(objective(name, config), optimizer, mesh)
+  return optimizer, make_train_step(objective(name, config), optimizer, mesh)
 
 
 def accumulate(step, state, batches):
