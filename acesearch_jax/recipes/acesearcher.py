@@ -140,7 +140,9 @@ class AceSearcher:
     def episode(task: Task) -> Episode[Rollout]:
       return answer_episode(agent, task, conversation, self.self_play, self.config.seed)
 
-    self.bench.evaluate(stage, policy, episode, '' if agent == 'acesearcher' else agent)
+    trained = f'raft_{self.config.iterations}' if stage == 'raft' else stage
+    step = 0 if stage == 'base' else self.bench.steps(trained)
+    self.bench.evaluate(stage, policy, episode, '' if agent == 'acesearcher' else agent, step)
     self.write_results()
 
   def write_results(self) -> None:
