@@ -14,7 +14,7 @@ from acesearch_jax.errors import UsageError, UserError
 from acesearch_jax.models.config import DecoderConfig
 from acesearch_jax.models.decoder import ATTENTION_CHUNK
 from acesearch_jax.sampling.prefix import Page, PrefixTree
-from acesearch_jax.sampling.programs import Programs
+from acesearch_jax.sampling.programs import programs
 from acesearch_jax.sampling.request import Completion, Request, refused
 
 
@@ -150,17 +150,16 @@ class Engine:
           f'Sampler: a cache of {engine_config.cache_bytes} bytes holds {num_pages * size} tokens, one '
           f'request may need {needed * size}: raise cache_bytes to {needed * page_bytes} or lower max_length.'
       )
-    self._programs = Programs(
+    self._programs = programs(
         self.config,
         mesh,
         engine_config.num_slots,
-        num_pages,
         size,
         engine_config.decode_steps,
         (engine_config.max_stops, engine_config.max_stop_length),
     )
     self._params = self._programs.load(params)
-    self._pages = self._programs.make_pages()
+    self._pages = self._programs.make_pages(num_pages)
     self._tree = PrefixTree(num_pages, size, engine_config.share_prefixes)
     self._capacities = _capacities(engine_config.max_length)
     # A product with few rows takes another path through the matrix library, with other bits: at
@@ -176,7 +175,7 @@ class Engine:
     self._done: list[tuple[int, Completion]] = []
     self._next_id = 0
     self._prompts: set[tuple[int, ...]] = set()
-    self._compiled = 0
+    self._compiled = self._programs.compilations
     self.stats = EngineStats()
 
   # The public face.
@@ -225,8 +224,7 @@ class Engine:
       self._prefill(rows)
     elif active:
       self._decode()
-    self.stats.compilations += self._programs.compilations - self._compiled
-    self._compiled = self._programs.compilations
+    self._count_compilations()
     done, self._done = self._done, []
     self.stats.requests += sum(completion.finish != 'refused' for _, completion in done)
     return done
@@ -306,9 +304,13 @@ class Engine:
       for other in self._capacities:
         if other != capacity:
           jax.block_until_ready(self._programs.resize(state, other))
-    self._compiled = self._programs.compilations
-    self.stats.compilations = self._compiled
+    self._count_compilations()
     return time.monotonic() - start
+
+  def _count_compilations(self) -> None:
+    compiled = self._programs.compilations
+    self.stats.compilations += compiled - self._compiled
+    self._compiled = compiled
 
   # Scheduling.
 

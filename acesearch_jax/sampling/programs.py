@@ -24,6 +24,19 @@ from acesearch_jax.sharding.rules import named_shardings, partition_spec
 State = dict[str, Any]
 
 
+@functools.lru_cache
+def programs(
+    config: DecoderConfig,
+    mesh: Mesh,
+    num_slots: int,
+    page_size: int,
+    decode_steps: int,
+    stop_shape: tuple[int, int],
+) -> 'Programs':
+  """`Programs` of these sizes, the same ones each time: a second engine compiles nothing again."""
+  return Programs(config, mesh, num_slots, page_size, decode_steps, stop_shape)
+
+
 class Programs:
   """Jitted functions over one model, mesh and set of fixed sizes.
 
@@ -37,7 +50,6 @@ class Programs:
       config: DecoderConfig,
       mesh: Mesh,
       num_slots: int,
-      num_pages: int,
       page_size: int,
       decode_steps: int,
       stop_shape: tuple[int, int],
@@ -46,7 +58,6 @@ class Programs:
       config: of the model; `scan_layers` says how the layers are held here.
       mesh: where everything lives.
       num_slots: B.
-      num_pages: P.
       page_size: S, also the tokens a prefill row takes.
       decode_steps: most tokens a slot gets in one call.
       stop_shape: stop sequences a request may have, tokens each.
@@ -55,15 +66,16 @@ class Programs:
     self.mesh = mesh
     self._decoder = Decoder(config)
     self._num_slots = num_slots
-    self._pages_shape = (num_pages, config.num_kv_heads, page_size, config.head_dim)
+    self._page_size = page_size
     self._decode_steps = decode_steps
     self._stop_shape = stop_shape
     shapes, axes = abstract_params(config)
     self.params_shardings = named_shardings(shapes, axes, mesh)
-    pages = self._cache_shardings((None, 'kv_heads', None, None), self._pages_shape)
+    page_shape = (1, config.num_kv_heads, page_size, config.head_dim)
+    pages = self._cache_shardings((None, 'kv_heads', None, None), page_shape)
     self._jitted: list[Any] = []
     self.prefill = self._jit(self._prefill, donate=(1,), out=(pages, pages))
-    self.make_pages = self._jit(self._make_pages, out=(pages, pages))
+    self.make_pages = self._jit(self._make_pages, out=(pages, pages), static=(0,))
     self.load = self._jit(self._load, out=self.params_shardings)
     self._by_capacity: dict[int, dict[str, Callable]] = {}
 
@@ -105,8 +117,10 @@ class Programs:
   def compilations(self) -> int:
     return sum(function._cache_size() for function in self._jitted)
 
-  def _jit(self, function: Callable, out: Any, donate: tuple[int, ...] = ()) -> Callable:
-    jitted = jax.jit(function, donate_argnums=donate, out_shardings=out)
+  def _jit(
+      self, function: Callable, out: Any, donate: tuple[int, ...] = (), static: tuple[int, ...] = ()
+  ) -> Callable:
+    jitted = jax.jit(function, donate_argnums=donate, out_shardings=out, static_argnums=static)
     self._jitted.append(jitted)
 
     def call(*arguments):
@@ -153,8 +167,9 @@ class Programs:
       return jnp.zeros((layers, *shape), self.config.dtype)
     return tuple(jnp.zeros(shape, self.config.dtype) for _ in range(layers))
 
-  def _make_pages(self) -> Any:
-    return self._zeros(self._pages_shape), self._zeros(self._pages_shape)
+  def _make_pages(self, num_pages: int) -> Any:
+    shape = (num_pages, self.config.num_kv_heads, self._page_size, self.config.head_dim)
+    return self._zeros(shape), self._zeros(shape)
 
   def _make_state(self, capacity: int) -> State:
     slots = self._num_slots
