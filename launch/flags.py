@@ -72,3 +72,28 @@ def read(config_type: type[Config], flag_values: flags.FlagValues = flags.FLAGS)
       value = ''
     values[field.name] = value
   return config_type(**values)
+
+
+def markdown_table(config_type: type) -> str:
+  """The options of a config dataclass as a Markdown table: flag, default, meaning.
+
+  Args:
+    config_type: a dataclass whose fields were made by `option`.
+  """
+  lines = ['| Flag | Default | Meaning |', '|---|---|---|']
+  for field in dataclasses.fields(config_type):
+    if 'help' in field.metadata:
+      meaning, choices = field.metadata['help'], field.metadata['choices']
+      if choices:
+        meaning += f' One of {", ".join(f"`{choice}`" for choice in choices)}.'
+      default = _as_typed(field.default)
+      default = f'`{default}`' if default else ''
+      lines.append(f'| `--{field.name}` | {default} | {meaning.replace("|", chr(92) + "|")} |')
+  return '\n'.join(lines) + '\n'
+
+
+def _as_typed(value: Any) -> str:
+  """A flag's value as one would type it."""
+  if isinstance(value, bool):
+    return str(value).lower()
+  return ','.join(map(str, value)) if isinstance(value, tuple) else str(value)
