@@ -31,6 +31,8 @@ class EngineConfig:
     decode_steps: tokens decoded between two looks of the host, when no slot becomes free.
     max_stops: stop sequences a request may have.
     max_stop_length: tokens in one.
+    min_capacity: tokens of the smallest slot and prefill that are compiled for. Smaller sizes save work
+      on short contexts, each costs compilations at the start.
     share_prefixes: keep prompts' pages for later prompts. Equal prefixes of prompts that wait at the
       same time are computed once in any case.
   """
@@ -43,6 +45,7 @@ class EngineConfig:
   decode_steps: int = 16
   max_stops: int = 4
   max_stop_length: int = 8
+  min_capacity: int = 1
   share_prefixes: bool = True
 
   def __post_init__(self):
@@ -161,7 +164,7 @@ class Engine:
     self._params = self._programs.load(params)
     self._pages = self._programs.make_pages(num_pages)
     self._tree = PrefixTree(num_pages, size, engine_config.share_prefixes)
-    self._capacities = _capacities(engine_config.max_length)
+    self._capacities = _capacities(engine_config.min_capacity, engine_config.max_length)
     # A product with few rows takes another path through the matrix library, with other bits: at
     # least two pages, or as many as make 64 rows.
     rows = engine_config.prefill_rows
@@ -467,8 +470,11 @@ class Engine:
 _NOTHING = Request((0,), ())
 
 
-def _capacities(max_length: int) -> list[int]:
-  """Sizes in chunks of attention: 1, 2, 3, 4, 6, 8, 12, 16, ... up to what holds `max_length`."""
-  last = -(-max_length // ATTENTION_CHUNK)
+def _capacities(smallest: int, max_length: int) -> list[int]:
+  """Sizes in chunks of attention: 1, 2, 3, 4, 6, 8, 12, 16, ... up to what holds `max_length`.
+
+  Those that cannot hold `smallest` tokens are left out.
+  """
+  first, last = (-(-length // ATTENTION_CHUNK) for length in (min(smallest, max_length), max_length))
   sizes = sorted({1, *(step << i for i in range(last.bit_length()) for step in (2, 3))})
-  return [ATTENTION_CHUNK * size for size in [*(size for size in sizes if size < last), last]]
+  return [ATTENTION_CHUNK * size for size in [*(size for size in sizes if first <= size < last), last]]
