@@ -113,6 +113,20 @@ class Programs:
     """Makes a slot inactive."""
     return self._at(capacity)['cancel'](state, slot)
 
+  def abstract_decode(self, capacity: int) -> tuple[Any, tuple[Any, ...]]:
+    """The jitted decode function and its arguments as shapes with shardings, to compile ahead of time."""
+    shapes, _ = abstract_params(self.config)
+    state = jax.eval_shape(functools.partial(self._make_state, capacity))
+
+    def place(shape, sharding):
+      return jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=sharding)
+
+    flag = jax.ShapeDtypeStruct((), jnp.bool_)
+    params = jax.tree.map(place, shapes, self.params_shardings)
+    return self._at(capacity)['decode'].jitted, (
+        params, jax.tree.map(place, state, self._state_shardings(capacity)), flag,
+    )  # fmt: skip
+
   @property
   def compilations(self) -> int:
     return sum(function._cache_size() for function in self._jitted)
@@ -127,6 +141,7 @@ class Programs:
       with jax.set_mesh(self.mesh):
         return jitted(*arguments)
 
+    call.jitted = jitted
     return call
 
   def _at(self, capacity: int) -> dict[str, Callable]:

@@ -1,4 +1,4 @@
-"""Compiles the SFT and DPO steps of SmolLM2-135M for a TPU and prints what the compiler says as JSON.
+"""Compiles the SFT, DPO and decode steps of SmolLM2-135M for a TPU and prints what the compiler says as JSON.
 
 A process of its own: libtpu, once loaded, stays in the process that loaded it.
 """
@@ -10,8 +10,14 @@ import sys
 import jax
 
 from acesearch_jax.models.config import DecoderConfig
+from acesearch_jax.sampling.programs import programs
 from acesearch_jax.sharding.mesh import make_mesh
-from acesearch_jax.training.ahead_of_time import abstract_batch, compile_training, topology_devices
+from acesearch_jax.training.ahead_of_time import (
+    abstract_batch,
+    compile_program,
+    compile_training,
+    topology_devices,
+)
 from acesearch_jax.training.objectives import DpoObjective, SftObjective
 from acesearch_jax.training.optimizer import OptimizerConfig, make_optimizer
 
@@ -33,6 +39,10 @@ def main(topology: str, mesh_text: str) -> None:
     halves = ('accumulate', 'update') if name == 'sft' else ('accumulate',)  # the update is the same
     for half, program in compile_training(objective, optimizer, mesh, batch, halves).items():
       report[f'{name}/{half}'] = dataclasses.asdict(program) | {'total_bytes': program.total_bytes}
+  decoder = programs(CONFIG.replace(remat=False), mesh, 64, page_size=128, decode_steps=8, stop_shape=(4, 8))
+  decode, arguments = decoder.abstract_decode(capacity=1024)
+  program = compile_program(decode, mesh, *arguments)
+  report['decode'] = dataclasses.asdict(program) | {'total_bytes': program.total_bytes}
   print(json.dumps(report))
 
 

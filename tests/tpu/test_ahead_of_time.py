@@ -37,7 +37,7 @@ def programs():
   return report
 
 
-@pytest.mark.parametrize('name', ['sft/accumulate', 'dpo/accumulate', 'sft/update'])
+@pytest.mark.parametrize('name', ['sft/accumulate', 'dpo/accumulate', 'sft/update', 'decode'])
 def test_fits_a_chip_and_talks_to_the_others(programs, name):
   assert programs[name]['total_bytes'] < HBM_BYTES
   assert programs[name]['num_collectives'] > 0
@@ -63,3 +63,11 @@ def test_no_chip_holds_the_logits_of_its_rows(programs):
   rows, length, vocab = 16 // 4, 1024, 49152 // 2  # a chip's share
   for name in ('sft/accumulate', 'dpo/accumulate'):
     assert programs[name]['largest_array'] < rows * length * vocab
+
+
+def test_the_cache_is_donated_and_sharded(programs):
+  """64 slots of 1,024 tokens: over data and fsdp; three KV heads do not divide over two chips."""
+  cache = 2 * 30 * 64 * 1024 * 3 * 64 * 2  # keys and values of 30 layers, bfloat16
+  program = programs['decode']
+  assert cache / 4 <= program['alias_bytes'] < cache / 4 * 1.01 + 64 * 49152
+  assert program['argument_bytes'] < cache / 4 * 1.01 + 4 * PARAMS / 2
