@@ -29,12 +29,12 @@ def dpo_loss(
   (`ipo`, arXiv 2310.12036, eq. 17), plus gamma · (-log p(chosen) / chosen_tokens).
 
   Args:
-    chosen_logps: [P] log-probability of the chosen answer, summed over its tokens, nats.
-    rejected_logps: [P], of the rejected answer.
-    reference_chosen_logps: [P], under the reference.
-    reference_rejected_logps: [P], under the reference.
-    chosen_tokens: [P] tokens of the chosen answer.
-    valid: [P] bool, False for pairs that only fill the batch.
+    chosen_logps: [...] log-probability of each chosen answer, summed over its tokens, nats.
+    rejected_logps: [...], of the rejected answer.
+    reference_chosen_logps: [...], under the reference.
+    reference_rejected_logps: [...], under the reference.
+    chosen_tokens: [...] tokens of the chosen answer.
+    valid: [...] bool, False for pairs that only fill the batch.
     beta: inverse strength of the pull towards the reference.
     gamma: weight of the likelihood term.
     loss_type: one of LOSS_TYPES.

@@ -11,7 +11,7 @@ Axis = int | tuple[int, ...] | None
 
 
 def masked_sum(values: jax.Array, mask: jax.Array, axis: Axis = None) -> jax.Array:
-  """Sum of `values` where `mask` (bool, same shape) holds, over `axis` (default: all)."""
+  """Sum of `values` where `mask` (bool, broadcast with them) holds, over `axis` (default: all)."""
   return jnp.sum(jnp.where(mask, values, 0), axis=axis)
 
 

@@ -16,9 +16,10 @@ def sft_loss(logps: jax.Array, mask: jax.Array) -> tuple[tuple[jax.Array, jax.Ar
     mask: [B, T] bool, the response's positions.
 
   Returns:
-    ((loss_sum in nats, token count), aux), aux as name: (sum, denominator): `sequence_logp`, the
-    response's summed log-probability, over rows with a response.
+    ((loss_sum in nats, token count), aux), aux as name: (sum, denominator): `sequence_logp`, a
+    response's summed log-probability, over responses. Each is a run of masked positions.
   """
   total = masked_sum(logps, mask)
-  sequences = jnp.sum(jnp.any(mask, axis=1)).astype(logps.dtype)
+  before = jnp.pad(mask[:, :-1], ((0, 0), (1, 0)))
+  sequences = jnp.sum(mask & ~before).astype(logps.dtype)
   return (-total, jnp.sum(mask).astype(logps.dtype)), {'sequence_logp': (total, sequences)}

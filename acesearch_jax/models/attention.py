@@ -14,6 +14,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+# Segments of a row come in groups of so many. The first of a group is a prefix that the others of the
+# group see too, such as the prompt of two answers; groups do not see each other.
+SEGMENT_GROUP = 4
+
 # Four blocks compute 62.5% of the square; more would compute less and compile longer.
 NUM_BLOCKS = 4
 
@@ -27,7 +31,7 @@ def causal_attention(
     query: [B, T, N, H].
     key: [B, T, K, H].
     value: [B, T, K, H].
-    segment_ids: [B, T] int32; tokens see their own segment and segment 0. None for one sequence a row.
+    segment_ids: [B, T] int32, see `same_sequence`. None for one sequence a row.
 
   Returns:
     [B, T, N, H] in the query's dtype; scores and weights are float32 or wider.
@@ -86,6 +90,22 @@ def _backward(residuals, cotangent):
 _attention.defvjp(_forward, _backward)
 
 
+def same_sequence(own: jax.Array, other: jax.Array) -> jax.Array:
+  """Whether tokens of segment `own` may see tokens of segment `other` that come before them.
+
+  Segment g · SEGMENT_GROUP + i of group g sees itself and the group's first segment. Negative ids are
+  padding, which sees and is seen by nothing but padding.
+
+  Args:
+    own: int32, of the queries.
+    other: int32, of the keys, broadcast against `own`.
+
+  Returns:
+    bool.
+  """
+  return (own == other) | (own - own % SEGMENT_GROUP == other)
+
+
 def _blocks(length: int) -> Iterator[tuple[slice, slice]]:
   """The queries of each block and the keys they may see."""
   size = -(-length // NUM_BLOCKS)
@@ -98,8 +118,7 @@ def _scores(rows, keys, segment_ids, block: slice, seen: slice):
   """[B, K, C · G, S] scaled scores, very low where a query does not see a key."""
   scores = _dot('bkxh,bksh->bkxs', rows, keys) * rows.shape[-1] ** -0.5
   causal = jnp.arange(block.start, block.stop)[:, None] >= jnp.arange(seen.stop)
-  own, other = segment_ids[:, block, None], segment_ids[:, None, seen]
-  visible = causal & ((own == other) | (other == 0))  # [B, C, S]
+  visible = causal & same_sequence(segment_ids[:, block, None], segment_ids[:, None, seen])  # [B, C, S]
   visible = jnp.repeat(visible, rows.shape[2] // visible.shape[1], axis=1)[:, None]
   return jnp.where(visible, scores, -1e30)
 

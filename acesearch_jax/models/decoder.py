@@ -20,7 +20,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from acesearch_jax.models.attention import causal_attention
+from acesearch_jax.models.attention import causal_attention, same_sequence
 from acesearch_jax.models.config import DecoderConfig
 from acesearch_jax.sharding.rules import constrain, logical_axes, named_shardings
 
@@ -265,8 +265,7 @@ class Attention(nn.Module):
     batch, length = key.shape[:2]
     mask = jnp.broadcast_to(jnp.tri(length, dtype=bool), (batch, length, length))
     if segment_ids is not None:
-      seen = segment_ids[:, None, :]
-      mask &= (segment_ids[:, :, None] == seen) | (seen == 0)
+      mask &= same_sequence(segment_ids[:, :, None], segment_ids[:, None, :])
     blocks = [
         (keys, values, jnp.broadcast_to(valid[:, None, :], (batch, length, valid.shape[-1])))
         for (keys, values), valid in zip(past, past_masks, strict=True)
@@ -324,8 +323,7 @@ class Decoder(nn.Module):
     Args:
       tokens: [B, T] int32.
       positions: [B, T] int32, place of each token in its own sequence (past tokens counted).
-      segment_ids: [B, T] int32 where rows hold several sequences: tokens see their own segment and
-        segment 0, a prefix that all segments of the row share.
+      segment_ids: [B, T] int32 where rows hold several sequences, see `same_sequence`.
       past: blocks of earlier keys and values, all visible where valid.
 
     Returns:

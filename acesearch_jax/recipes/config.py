@@ -92,6 +92,10 @@ class RunConfig(SystemConfig):
   micro_batch_tokens: int = option(
     2048, 'Tokens of one forward and backward pass, over all devices.', least=1
   )
+  train_length: int = option(
+    0, 'Tokens of a training row, into which conversations are packed; longer ones are dropped. '
+    '0 for max_length.', least=0
+  )  # fmt: skip
   checkpoint_every: int = option(
     50, 'Optimiser steps between checkpoints; a kill loses at most these.', least=1
   )

@@ -13,26 +13,27 @@ from etils import epath
 
 from acesearch_jax import files
 from acesearch_jax.agents.demonstrations import Demonstration
+from acesearch_jax.models.attention import SEGMENT_GROUP
 from acesearch_jax.models.tokenizer import Tokenizer
 from acesearch_jax.recipes.acesearcher import demonstrate, to_example, training_tasks
 from acesearch_jax.recipes.config import AceSearcherConfig
 from acesearch_jax.recipes.system import SearchSystem
-from acesearch_jax.recipes.workbench import batch_shapes
+from acesearch_jax.recipes.workbench import batch_shape
 from acesearch_jax.rewards.preferences import PreferencePair
 from acesearch_jax.training.batching import (
     CHOSEN,
+    PADDING,
     PROMPT,
     REJECTED,
     AnyExample,
-    BatchShapes,
+    BatchShape,
     Example,
     HostBatch,
     PairExample,
-    make_micro_batches,
-    row_order,
+    lay_out,
+    pack,
     select_usable,
 )
-from acesearch_jax.training.flops import row_lengths
 
 ROWS_EACH = 2  # of every role, and of every kind of pair
 _TASKS = 16  # enough that every role is demonstrated twice
@@ -52,12 +53,12 @@ def dry_run(config: AceSearcherConfig, workdir: epath.PathLike | None) -> Iterat
     UserError: the model or the data cannot be read.
   """
   system = SearchSystem(config, ('train', config.eval_split))
-  shapes, tokenizer = batch_shapes(config, system.mesh), system.model.tokenizer
+  shape, tokenizer = batch_shape(config, system.mesh), system.model.tokenizer
   tasks = training_tasks(config, system, 0)[:_TASKS]
   shown = [(one, to_example(system.conversation, one)) for one in demonstrate(config, system, tasks, 'train')]
   named = _few_of_each([(f'{one.role} ({one.kind})', example) for one, example in shown])
   yield f'Fine-tuning: rows from the first {len(tasks)} questions; {_OPEN}trained{_CLOSE}.'
-  yield from _rows(named, shapes, tokenizer)
+  yield from _rows(named, shape, tokenizer)
   path = epath.Path(workdir) / 'preferences' / '1.jsonl' if workdir else None
   if path and path.exists():
     mined = [PreferencePair.from_json(row) for row in files.read_jsonl(path)]
@@ -70,7 +71,7 @@ def dry_run(config: AceSearcherConfig, workdir: epath.PathLike | None) -> Iterat
         '\nPreferences: EXAMPLES ONLY, as there are no rollouts yet; the rejected reply is that of another '
         'demonstration.'
     )
-  yield from _rows(named, shapes, tokenizer)
+  yield from _rows(named, shape, tokenizer)
 
 
 def marked(tokenizer: Tokenizer, tokens: Sequence[int], mask: Sequence[bool]) -> str:
@@ -108,30 +109,35 @@ def _example_pairs(shown: Sequence[tuple[Demonstration, Example]]) -> list[tuple
 
 
 def _rows(
-    named: Sequence[tuple[str, AnyExample]], shapes: BatchShapes, tokenizer: Tokenizer
+    named: Sequence[tuple[str, AnyExample]], shape: BatchShape, tokenizer: Tokenizer
 ) -> Iterator[str]:
-  """Every row of the micro-batches that the examples make."""
-  fitting = [(name, example) for name, example in named if select_usable([example], shapes.lengths[-1])[0]]
+  """Every example in every row of the micro-batches that they make."""
+  fitting = [(name, example) for name, example in named if select_usable([example], shape.length)[0]]
   if len(fitting) < len(named):
-    yield f'{len(named) - len(fitting)} of {len(named)} do not fit in --max_length; training drops such rows.'
+    yield (
+        f'{len(named) - len(fitting)} of {len(named)} do not fit in a row of {shape.length} tokens '
+        '(--train_length); training drops them.'
+    )
   examples = [example for _, example in fitting]
-  batches, order = make_micro_batches(examples, shapes), row_order(examples, shapes)
-  for number, (batch, indices) in enumerate(zip(batches, order, strict=True), start=1):
-    size, length = batch['tokens'].shape
-    yield f'\nMicro-batch {number}: {size} rows of {length} tokens, {size - len(indices)} of them empty'
-    for row, index in enumerate(indices):
-      yield _row(fitting[index][0], row, batch, tokenizer)
+  for number, packing in enumerate(pack(examples, shape), start=1):
+    batch = lay_out(examples, packing, shape)
+    used = np.mean(batch['segment_ids'] != PADDING)
+    yield f'\nMicro-batch {number}: {shape.rows} rows of {shape.length} tokens, {1 - used:.0%} padding'
+    for row, indices in enumerate(packing):
+      for place, index in enumerate(indices):
+        yield _example(fitting[index][0], row, place, batch, tokenizer)
 
 
-def _row(name: str, row: int, batch: HostBatch, tokenizer: Tokenizer) -> str:
-  length = int(row_lengths(batch['loss_mask'])[row])
-  tokens, mask, positions = (batch[key][row, :length] for key in ('tokens', 'loss_mask', 'positions'))
-  title = f'--- {name}, row {row}: {length} tokens, {int(mask.sum())} trained'
-  if 'segment_ids' not in batch:
-    return f'{title}\n{marked(tokenizer, tokens, mask)}'
+def _example(name: str, row: int, place: int, batch: HostBatch, tokenizer: Tokenizer) -> str:
+  segments = batch['segment_ids'][row]
+  group = np.flatnonzero((segments != PADDING) & (segments // SEGMENT_GROUP == place))
+  tokens, mask, positions = (batch[key][row] for key in ('tokens', 'loss_mask', 'positions'))
+  title = f'--- {name}, row {row}: {group.size} tokens, {int(mask[group].sum())} trained'
+  if 'reference_chosen_logps' not in batch:
+    return f'{title}\n{marked(tokenizer, tokens[group], mask[group])}'
   lines = [title]
   for segment, segment_name in _SEGMENTS.items():
-    own = np.flatnonzero(batch['segment_ids'][row, :length] == segment)
+    own = group[segments[group] % SEGMENT_GROUP == segment]
     text = marked(tokenizer, tokens[own], mask[own])
     where = f'positions {positions[own[0]]} to {positions[own[-1]]}' if own.size else 'empty'
     lines.append(f'[{segment_name}, {where}, {int(mask[own].sum())} trained] {text}')

@@ -25,7 +25,7 @@ from acesearch_jax.rewards.preferences import PreferencePair
 from acesearch_jax.sampling.engine import Engine
 from acesearch_jax.training.batching import (
     AnyExample,
-    BatchShapes,
+    BatchShape,
     Example,
     HostBatch,
     PairExample,
@@ -245,8 +245,8 @@ class Workbench:
     examples = [PairExample(pair.prompt, pair.chosen, pair.rejected) for pair in pairs]
 
     def with_reference() -> Sequence[PairExample]:
-      usable, _ = select_usable(examples, self._shapes.lengths[-1])
-      return reference_logps(reference.params, reference.config, usable, self._shapes, self.system.mesh)
+      usable, _ = select_usable(examples, self._shape.length)
+      return reference_logps(reference.params, reference.config, usable, self._shape, self.system.mesh)
 
     return self._train(stage, inputs, policy, objective, with_reference, training, ())
 
@@ -269,7 +269,7 @@ class Workbench:
     # Without its weights a stage is not complete: who deletes damaged ones has them trained again.
     if is_policy_folder(folder) and self.folder.stage_done(stage, inputs):
       return restore_policy(folder, system.base, mesh)
-    usable, dropped = select_usable(examples(), self._shapes.lengths[-1])
+    usable, dropped = select_usable(examples(), self._shape.length)
     if any(dropped.values()):
       logging.warning('%s: %d examples are too long, %d empty; dropped.', stage, *dropped.values())
     num_steps = training.steps(len(usable))
@@ -287,9 +287,9 @@ class Workbench:
 
     def batches(number: int) -> list[HostBatch]:
       chosen = batch_indices(seed, number, len(usable), training.batch_size)
-      return make_micro_batches([usable[i] for i in chosen], self._shapes)
+      return make_micro_batches([usable[i] for i in chosen], self._shape)
 
-    held_out = make_micro_batches(select_usable(heldout, self._shapes.lengths[-1])[0], self._shapes)
+    held_out = make_micro_batches(select_usable(heldout, self._shape.length)[0], self._shape)
 
     def evaluate(state: TrainState) -> dict[str, float]:
       return {'heldout_loss': evaluate_loss(state, step, held_out)['loss']}
@@ -313,15 +313,14 @@ class Workbench:
     return trained
 
   @functools.cached_property
-  def _shapes(self) -> BatchShapes:
-    return batch_shapes(self.config, self.system.mesh)
+  def _shape(self) -> BatchShape:
+    return batch_shape(self.config, self.system.mesh)
 
 
-def batch_shapes(config: RunConfig, mesh: jax.sharding.Mesh) -> BatchShapes:
-  """The shapes of micro-batches: buckets up to the longest context."""
-  longest, sizes = config.max_length, mesh.shape
-  lengths = [length for length in (64, 96, 128, 192, 256, 384, 512, 768, 1024) if length < longest]
-  return BatchShapes(config.micro_batch_tokens, (*lengths, longest), sizes['data'] * sizes['fsdp'])
+def batch_shape(config: RunConfig, mesh: jax.sharding.Mesh) -> BatchShape:
+  """The shape of micro-batches: rows for about `micro_batch_tokens`, as many on every device."""
+  length, devices = config.train_length or config.max_length, mesh.shape['data'] * mesh.shape['fsdp']
+  return BatchShape(max(1, config.micro_batch_tokens // (length * devices)) * devices, length)
 
 
 def _rollout_row(shaped: bool, rollout: Rollout) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from acesearch_jax.errors import UserError
 from acesearch_jax.sharding.rules import batch_sharding
+from acesearch_jax.training.batching import BatchShape
 from acesearch_jax.training.objectives import Objective
 from acesearch_jax.training.optimizer import Optimizer
 from acesearch_jax.training.state import abstract_state
@@ -86,11 +87,11 @@ def abstract_batch(
     mesh: jax.sharding.Mesh, rows: int, length: int, pairs: bool
 ) -> dict[str, jax.ShapeDtypeStruct]:
   """A micro-batch's shapes: of Examples, or of pairs."""
-  shapes = {name: ((rows, length), jnp.int32) for name in ('tokens', 'positions')}
+  shapes = {name: ((rows, length), jnp.int32) for name in ('tokens', 'positions', 'segment_ids')}
   shapes['loss_mask'] = ((rows, length), jnp.bool_)
   if pairs:
-    shapes['segment_ids'] = ((rows, length), jnp.int32)
-    shapes |= {f'reference_{which}_logps': ((rows,), jnp.float32) for which in ('chosen', 'rejected')}
+    references = ((rows, BatchShape(rows, length).examples_per_row), jnp.float32)
+    shapes |= {f'reference_{which}_logps': references for which in ('chosen', 'rejected')}
   return {
       name: jax.ShapeDtypeStruct(shape, dtype, sharding=batch_sharding(mesh, shape))
       for name, (shape, dtype) in shapes.items()

@@ -1,7 +1,8 @@
-"""From token ids to micro-batches of a few fixed shapes, in an order that an index alone decides.
+"""From token ids to micro-batches of one fixed shape, in an order that an index alone decides.
 
-Masks are set by position, never by token id: in many vocabularies padding is the end-of-turn token.
-An example longer than the longest bucket is dropped and counted, never cut.
+Rows are packed: an example lies whole in one row, beside others that it does not see. Masks are set by
+position, never by token id: in many vocabularies padding is the end-of-turn token. An example longer
+than a row is dropped and counted, never cut.
 """
 
 import dataclasses
@@ -11,10 +12,17 @@ from typing import TypeVar
 
 import numpy as np
 
-# Segments of a row that holds a pair: the shared prompt, then both answers, each blind to the other.
+from acesearch_jax.models.attention import SEGMENT_GROUP
+
+# An example is a group of segments: its prompt (with the response, where it has one), then both answers
+# of a pair, each blind to the other. Example i of a row has segments i · SEGMENT_GROUP + these.
 PROMPT, CHOSEN, REJECTED = 0, 1, 2
+PADDING = -1
 
 HostBatch = dict[str, np.ndarray]
+
+# Segment, position of the first token, tokens, whether the loss is about them.
+Piece = tuple[int, int, Sequence[int], bool]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +34,7 @@ class Example:
 
   @property
   def length(self) -> int:
-    """Tokens in the row."""
+    """Tokens it takes in a row."""
     return len(self.prompt) + len(self.response)
 
   @property
@@ -39,12 +47,16 @@ class Example:
     """Whether there is something to learn and something to learn it from."""
     return bool(self.prompt and self.response)
 
+  def pieces(self) -> list[Piece]:
+    """Its tokens as they lie in a row."""
+    return [(PROMPT, 0, self.prompt, False), (PROMPT, len(self.prompt), self.response, True)]
+
 
 @dataclasses.dataclass(frozen=True)
 class PairExample:
   """A prompt, a better and a worse answer, and the reference's summed log-probabilities (nats).
 
-  The row is prompt[:-1], then prompt[-1:] + chosen, then prompt[-1:] + rejected: the prompt is
+  Its tokens are prompt[:-1], then prompt[-1:] + chosen, then prompt[-1:] + rejected: the prompt is
   computed once for both answers, and each answer's first token has a predicting position of its own.
   """
 
@@ -66,31 +78,39 @@ class PairExample:
   def is_usable(self) -> bool:
     return bool(self.prompt and self.chosen and self.rejected)
 
+  def pieces(self) -> list[Piece]:
+    last = len(self.prompt) - 1
+    return [
+        (PROMPT, 0, self.prompt[:-1], False),
+        (CHOSEN, last, self.prompt[-1:], False),
+        (CHOSEN, last + 1, self.chosen, True),
+        (REJECTED, last, self.prompt[-1:], False),
+        (REJECTED, last + 1, self.rejected, True),
+    ]
+
 
 AnyExample = TypeVar('AnyExample', Example, PairExample)
 
+# Rows for the examples of a micro-batch: for each row the indices of the examples in it, in order.
+Packing = list[list[int]]
+
 
 @dataclasses.dataclass(frozen=True)
-class BatchShapes:
-  """The static shapes of micro-batches: [rows, T] for each T of `lengths`, about `token_budget` each.
+class BatchShape:
+  """The static shape of micro-batches.
 
   Attributes:
-    token_budget: rows · T aimed at.
-    lengths: bucket lengths, ascending.
-    row_multiple: rows are a multiple of this (the mesh's data · fsdp), at least one multiple.
+    rows: B.
+    length: T, tokens a row.
   """
 
-  token_budget: int
-  lengths: tuple[int, ...]
-  row_multiple: int = 1
+  rows: int
+  length: int
 
-  def __post_init__(self):
-    if not self.lengths or sorted(set(self.lengths)) != list(self.lengths) or self.lengths[0] < 1:
-      raise ValueError(f'Bucket lengths must be positive and ascending: {self.lengths}.')
-
-  def rows(self, length: int) -> int:
-    """Rows of the micro-batch of bucket `length`."""
-    return max(1, self.token_budget // (length * self.row_multiple)) * self.row_multiple
+  @property
+  def examples_per_row(self) -> int:
+    """E, the most examples a row may hold; a static bound for sums by example."""
+    return max(1, self.length // 16)
 
 
 def select_usable(
@@ -100,7 +120,7 @@ def select_usable(
 
   Args:
     examples: any.
-    longest: the longest bucket, tokens.
+    longest: tokens of a row.
 
   Returns:
     Kept examples, and {'too_long': n, 'empty': n}.
@@ -132,83 +152,85 @@ def batch_indices(seed: int, step: int, size: int, batch_size: int) -> np.ndarra
   return permutation(seed, epoch, size)[batch * batch_size : (batch + 1) * batch_size]
 
 
-def make_micro_batches(examples: Sequence[AnyExample], shapes: BatchShapes) -> list[HostBatch]:
-  """Lays examples out in rows of a few static shapes, padded on the right.
+def pack(examples: Sequence[AnyExample], shape: BatchShape) -> list[Packing]:
+  """Which example lies where: the rows of each micro-batch, first fit by falling length.
 
-  Empty rows of a longer bucket are filled with the longest examples of shorter ones, so that at most
-  one micro-batch has empty rows. Rows of one micro-batch have similar numbers of targets. Sums over
-  all micro-batches do not depend on any of this.
+  Rows of one micro-batch have similar numbers of targets, which is what its logits cost.
 
   Args:
-    examples: of one kind; none longer than the longest bucket (see `select_usable`).
-    shapes: the shapes to use.
-
-  Returns:
-    Dicts with tokens [B, T] int32, positions [B, T] int32, loss_mask [B, T] bool over response tokens;
-    for pairs also segment_ids [B, T] int32 and reference_chosen_logps, reference_rejected_logps [B]
-    float32.
+    examples: of one kind.
+    shape: of every micro-batch; the last may have fewer rows than it has room for.
 
   Raises:
-    ValueError: an example is longer than the longest bucket.
+    ValueError: an example is longer than a row.
   """
-  return [
-      _fill(rows, shapes.rows(length), length) for length, rows, _ in _assign(examples, shapes)
-  ]
+  rows: Packing = []
+  room: list[int] = []
+  for i in sorted(range(len(examples)), key=lambda i: (-examples[i].length, i)):
+    length = examples[i].length
+    if length > shape.length:
+      raise ValueError(f'An example of {length} tokens is longer than a row of {shape.length}.')
+    fitting = (
+        r for r, row in enumerate(rows) if room[r] >= length and len(row) < shape.examples_per_row
+    )
+    row = next(fitting, len(rows))
+    if row == len(rows):
+      rows.append([])
+      room.append(shape.length)
+    rows[row].append(i)
+    room[row] -= length
+  rows.sort(key=lambda row: (-sum(examples[i].num_targets for i in row), row))
+  return [rows[start : start + shape.rows] for start in range(0, len(rows), shape.rows)]
 
 
-def row_order(examples: Sequence[AnyExample], shapes: BatchShapes) -> list[list[int]]:
-  """Indices of the examples in the rows of each of `make_micro_batches`' results."""
-  return [indices for _, _, indices in _assign(examples, shapes)]
+def make_micro_batches(examples: Sequence[AnyExample], shape: BatchShape) -> list[HostBatch]:
+  """Lays examples out as `pack` says. Sums over all micro-batches do not depend on how that is.
+
+  Args:
+    examples: of one kind; none longer than a row (see `select_usable`).
+    shape: of the micro-batches.
+
+  Returns:
+    Dicts with tokens, positions and segment_ids [B, T] int32 (segment PADDING after the last example)
+    and loss_mask [B, T] bool over response tokens; for pairs also reference_chosen_logps and
+    reference_rejected_logps [B, E] float32.
+
+  Raises:
+    ValueError: an example is longer than a row.
+  """
+  return [lay_out(examples, packing, shape) for packing in pack(examples, shape)]
 
 
-def _assign(examples, shapes):
-  """(bucket length, examples, their indices) of each micro-batch, longest bucket first."""
-  too_long = max((example.length for example in examples), default=0)
-  if too_long > shapes.lengths[-1]:
-    raise ValueError(f'An example of {too_long} tokens is longer than the bucket of {shapes.lengths[-1]}.')
-  waiting = sorted(range(len(examples)), key=lambda i: (-examples[i].length, i))
-  result = []
-  floors = (0, *shapes.lengths[:-1])
-  for length, floor in zip(reversed(shapes.lengths), reversed(floors), strict=True):
-    own = sum(examples[i].length > floor for i in waiting)
-    taken = waiting[: -(-own // shapes.rows(length)) * shapes.rows(length)]
-    waiting = waiting[len(taken) :]
-    taken.sort(key=lambda i: (examples[i].num_targets, i))
-    for start in range(0, len(taken), shapes.rows(length)):
-      indices = taken[start : start + shapes.rows(length)]
-      result.append((length, [examples[i] for i in indices], indices))
-  return result
-
-
-def _fill(examples, rows: int, length: int) -> HostBatch:
+def lay_out(examples: Sequence[AnyExample], packing: Packing, shape: BatchShape) -> HostBatch:
+  """One micro-batch of `make_micro_batches`."""
+  size = (shape.rows, shape.length)
   batch = {
-      'tokens': np.zeros((rows, length), np.int32),
-      'positions': np.tile(np.arange(length, dtype=np.int32), (rows, 1)),
-      'loss_mask': np.zeros((rows, length), bool),
+      'tokens': np.zeros(size, np.int32),
+      'positions': np.zeros(size, np.int32),
+      'segment_ids': np.full(size, PADDING, np.int32),
+      'loss_mask': np.zeros(size, bool),
   }
-  if isinstance(examples[0], PairExample):
-    batch['segment_ids'] = np.zeros((rows, length), np.int32)
-    batch['reference_chosen_logps'] = np.zeros(rows, np.float32)
-    batch['reference_rejected_logps'] = np.zeros(rows, np.float32)
-    for row, example in enumerate(examples):
-      _fill_pair(batch, row, example)
-  else:
-    for row, example in enumerate(examples):
-      batch['tokens'][row, : example.length] = example.prompt + example.response
-      batch['loss_mask'][row, len(example.prompt) : example.length] = True
+  if isinstance(examples[packing[0][0]], PairExample):
+    references = np.zeros((2, shape.rows, shape.examples_per_row), np.float32)
+    batch['reference_chosen_logps'], batch['reference_rejected_logps'] = references
+  for row, indices in enumerate(packing):
+    start = 0
+    for place, i in enumerate(indices):
+      for segment, position, tokens, is_target in examples[i].pieces():
+        span = slice(start, start + len(tokens))
+        batch['tokens'][row, span] = tokens
+        batch['positions'][row, span] = position + np.arange(len(tokens))
+        batch['segment_ids'][row, span] = place * SEGMENT_GROUP + segment
+        batch['loss_mask'][row, span] = is_target
+        start += len(tokens)
+      if isinstance(examples[i], PairExample):
+        batch['reference_chosen_logps'][row, place] = examples[i].reference_chosen_logp
+        batch['reference_rejected_logps'][row, place] = examples[i].reference_rejected_logp
   return batch
 
 
-def _fill_pair(batch: HostBatch, row: int, pair: PairExample) -> None:
-  shared = len(pair.prompt) - 1
-  batch['tokens'][row, :shared] = pair.prompt[:shared]
-  start = shared
-  for segment, answer in ((CHOSEN, pair.chosen), (REJECTED, pair.rejected)):
-    stop = start + 1 + len(answer)
-    batch['tokens'][row, start:stop] = (pair.prompt[-1], *answer)
-    batch['positions'][row, start:stop] = np.arange(shared, shared + 1 + len(answer))
-    batch['segment_ids'][row, start:stop] = segment
-    batch['loss_mask'][row, start + 1 : stop] = True
-    start = stop
-  batch['reference_chosen_logps'][row] = pair.reference_chosen_logp
-  batch['reference_rejected_logps'][row] = pair.reference_rejected_logp
+def example_lengths(segment_ids: np.ndarray) -> np.ndarray:
+  """Tokens of every example in segment_ids [B, T], row by row, [n] int64."""
+  rows, places = np.nonzero(segment_ids != PADDING)
+  groups = segment_ids[rows, places] // SEGMENT_GROUP
+  return np.unique(np.stack([rows, groups]), axis=1, return_counts=True)[1]

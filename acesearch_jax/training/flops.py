@@ -12,14 +12,8 @@ from acesearch_jax.models.config import DecoderConfig
 DEFINITION = '(6·N·tokens + causal attention) / (seconds·peak), N with the head, without the embedding table'
 
 
-def row_lengths(loss_mask: np.ndarray) -> np.ndarray:
-  """Tokens in each row, [B] int64, of loss_mask [B, T]: a row ends with its last response token."""
-  ends = loss_mask.shape[1] - np.argmax(loss_mask[:, ::-1], axis=1)
-  return np.where(loss_mask.any(axis=1), ends, 0)
-
-
 def training_flops(config: DecoderConfig, lengths: np.ndarray) -> float:
-  """FLOPs of a forward and a backward pass over rows of the given lengths.
+  """FLOPs of a forward and a backward pass over sequences of the given lengths.
 
   Scores and their product with the values take 4 · T² · heads · head_dim each layer forwards; half
   of that is causal, and the backward pass takes twice the forward one.

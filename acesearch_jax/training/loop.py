@@ -16,11 +16,12 @@ from acesearch_jax.errors import UserError
 from acesearch_jax.models.config import DecoderConfig
 from acesearch_jax.training import flops
 from acesearch_jax.training.batching import (
-    BatchShapes,
+    BatchShape,
     HostBatch,
     PairExample,
-    make_micro_batches,
-    row_order,
+    example_lengths,
+    lay_out,
+    pack,
 )
 from acesearch_jax.training.checkpoints import Checkpoints
 from acesearch_jax.training.metrics import Progress
@@ -144,7 +145,7 @@ def train(
       run.state, accumulator, metrics = step.update(run.state, accumulator)
       values = {name: float(value) for name, value in metrics.items()} | reduce_sums(sums)
       _check_finite(values, config.stage, run.step)
-      lengths = np.concatenate([flops.row_lengths(batch['loss_mask']) for batch in batches])
+      lengths = np.concatenate([example_lengths(batch['segment_ids']) for batch in batches])
       values |= _rates(step.objective.config, lengths, time.monotonic() - start, config.peak_flops)
       run.counters['tokens'] += int(lengths.sum())
       values['tokens'] = run.counters['tokens']
@@ -175,7 +176,7 @@ def reference_logps(
     params: Params,
     config: DecoderConfig,
     pairs: Sequence[PairExample],
-    shapes: BatchShapes,
+    shape: BatchShape,
     mesh: jax.sharding.Mesh,
 ) -> list[PairExample]:
   """The pairs with their reference log-probabilities, computed once under `params`.
@@ -183,22 +184,24 @@ def reference_logps(
   Args:
     params: of the reference, whole, on the mesh.
     config: of the decoder.
-    pairs: none longer than the longest bucket.
-    shapes: of the micro-batches.
+    pairs: none longer than a row.
+    shape: of the micro-batches.
     mesh: of `params`.
   """
   score = _pair_scorer(config)
   result: list[PairExample] = list(pairs)
-  batches, order = make_micro_batches(pairs, shapes), row_order(pairs, shapes)
   with Progress('reference', len(pairs), unit='pair') as progress, jax.set_mesh(mesh):
-    for batch, indices in zip(batches, order, strict=True):
-      chosen, rejected, _ = score(params, put_batch(batch, mesh))
-      rows = zip(indices, np.asarray(chosen), np.asarray(rejected), strict=False)  # empty rows are left over
-      for i, good, bad in rows:
-        result[i] = dataclasses.replace(
-            pairs[i], reference_chosen_logp=float(good), reference_rejected_logp=float(bad)
-        )
-      progress.update(len(indices))
+    for packing in pack(pairs, shape):
+      chosen, rejected, _ = score(params, put_batch(lay_out(pairs, packing, shape), mesh))
+      good, bad = np.asarray(chosen), np.asarray(rejected)
+      for row, indices in enumerate(packing):
+        for place, i in enumerate(indices):
+          result[i] = dataclasses.replace(
+              pairs[i],
+              reference_chosen_logp=float(good[row, place]),
+              reference_rejected_logp=float(bad[row, place]),
+          )
+        progress.update(len(indices))
   return result
 
 

@@ -11,6 +11,7 @@ from acesearch_jax.losses.dpo import dpo_loss
 from acesearch_jax.losses.logprobs import token_logps
 from acesearch_jax.losses.masked import masked_sum
 from acesearch_jax.losses.sft import sft_loss
+from acesearch_jax.models.attention import SEGMENT_GROUP
 from acesearch_jax.models.config import DecoderConfig
 from acesearch_jax.models.decoder import Decoder, unembed
 from acesearch_jax.training.batching import CHOSEN, REJECTED
@@ -31,17 +32,14 @@ def response_logps(
   Args:
     params: the decoder's, whole.
     config: of the decoder.
-    batch: tokens [B, T], positions [B, T], loss_mask [B, T] over response tokens, and segment_ids
-      [B, T] where rows hold several answers.
+    batch: tokens, positions, segment_ids and loss_mask [B, T], see `batching.make_micro_batches`.
     logit_tokens: tokens whose logits exist at one time.
 
   Returns:
     ([B, T] nats, [B, T] bool): entry t is about token t + 1.
   """
   tokens = batch['tokens']
-  hidden, _ = Decoder(config).apply(
-      {'params': params}, tokens, batch['positions'], batch.get('segment_ids')
-  )
+  hidden, _ = Decoder(config).apply({'params': params}, tokens, batch['positions'], batch['segment_ids'])
   targets = jnp.pad(tokens[:, 1:], ((0, 0), (0, 1)))
   mask = jnp.pad(batch['loss_mask'][:, 1:], ((0, 0), (0, 1)))
   chunk = max(1, logit_tokens // tokens.shape[0])
@@ -51,16 +49,18 @@ def response_logps(
 def pair_logps(
     params: Params, config: DecoderConfig, batch: Batch, logit_tokens: int = LOGIT_TOKENS
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """Summed log-probabilities of both answers of each row of pairs.
+  """Summed log-probabilities of both answers of each pair.
 
   Returns:
-    chosen [B] and rejected [B] (nats), and chosen_tokens [B], 0 for a row that only fills the batch.
+    chosen [B, E] and rejected [B, E] (nats), and chosen_tokens [B, E], 0 where a row has fewer pairs.
   """
   logps, mask = response_logps(params, config, batch, logit_tokens)
+  firsts = SEGMENT_GROUP * jnp.arange(batch['reference_chosen_logps'].shape[1])
   # The token before an answer is repeated in the answer's own segment, so the predicting position and
   # the predicted token have the same segment.
-  chosen = mask & (batch['segment_ids'] == CHOSEN)
-  rejected = mask & (batch['segment_ids'] == REJECTED)
+  segments = batch['segment_ids'][..., None]
+  chosen, rejected = (mask[..., None] & (segments == firsts + which) for which in (CHOSEN, REJECTED))
+  logps = logps[..., None]
   return masked_sum(logps, chosen, 1), masked_sum(logps, rejected, 1), jnp.sum(chosen, axis=1)
 
 
@@ -79,7 +79,7 @@ class SftObjective:
 class DpoObjective:
   """`dpo_loss`; the denominator is pairs.
 
-  Batches have reference_chosen_logps and reference_rejected_logps [B]. For beta, gamma, loss_type and
+  Batches have reference_chosen_logps and reference_rejected_logps [B, E]. For beta, gamma, loss_type and
   label_smoothing see `dpo_loss`.
   """
 

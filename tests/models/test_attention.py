@@ -18,10 +18,13 @@ def test_values_and_gradients_equal_those_of_one_softmax(length, packed):
   query, key, value, cotangent = (
       jnp.asarray(rng.normal(size=(B, length, heads, H)), jnp.float32) for heads in (N, K, K, N)
   )
-  segments = jnp.asarray(np.sort(rng.integers(3, size=(B, length)), axis=1), jnp.int32) if packed else None
+  # Groups 0 and 1 of a prefix (0, 4) and two branches each, and padding at the end.
+  kinds = np.array([0, 1, 2, 4, 5, 6, -1])
+  segments = jnp.asarray(kinds[np.sort(rng.integers(7, size=(B, length)), axis=1)]) if packed else None
   mask = jnp.broadcast_to(jnp.tri(length, dtype=bool), (B, length, length))
   if packed:
-    mask &= (segments[:, :, None] == segments[:, None]) | (segments[:, None] == 0)
+    own, other = segments[:, :, None], segments[:, None]
+    mask &= (own == other) | ((other == 0) & (own > 0) & (own < 4)) | ((other == 4) & (own > 4))
 
   def blocks(query, key, value):
     return jnp.sum(causal_attention(query, key, value, segments) * cotangent)

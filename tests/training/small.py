@@ -9,7 +9,7 @@ from acesearch_jax.models.config import DecoderConfig
 from acesearch_jax.models.decoder import abstract_params
 from acesearch_jax.sharding.mesh import make_mesh
 from acesearch_jax.sharding.rules import named_shardings
-from acesearch_jax.training.batching import BatchShapes, Example, PairExample
+from acesearch_jax.training.batching import BatchShape, Example, PairExample
 from acesearch_jax.training.objectives import DpoObjective, SftObjective
 from acesearch_jax.training.optimizer import OptimizerConfig, make_optimizer
 from acesearch_jax.training.state import create_state
@@ -19,7 +19,7 @@ CONFIG = DecoderConfig(
     vocab_size=48, width=16, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=4, mlp_width=32
 )
 MESH = make_mesh('data:1,fsdp:1')
-SHAPES = BatchShapes(token_budget=64, lengths=(16, 32))
+SHAPES = BatchShape(rows=2, length=32)
 BETA, GAMMA = 0.3, 0.2
 
 

@@ -1,4 +1,4 @@
-"""Micro-batches: nothing lost, nothing invented, few shapes, an order that an index decides."""
+"""Micro-batches: nothing lost, nothing invented, one shape, an order that an index decides."""
 
 import numpy as np
 import pytest
@@ -7,59 +7,75 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acesearch_jax.training.batching import (
-    BatchShapes,
+    BatchShape,
     Example,
     PairExample,
     batch_indices,
+    example_lengths,
     make_micro_batches,
-    row_order,
+    pack,
     select_usable,
     steps_per_epoch,
 )
-from acesearch_jax.training.flops import row_lengths, training_flops
+from acesearch_jax.training.flops import training_flops
 
 
 def test_a_row_by_hand():
-  (batch,) = make_micro_batches([Example((7, 8), (9, 0))], BatchShapes(8, (6,)))
-  np.testing.assert_array_equal(batch['tokens'], [[7, 8, 9, 0, 0, 0]])
-  # The response ends with id 0, which is also what fills the row: masks go by position.
-  np.testing.assert_array_equal(batch['loss_mask'], [[0, 0, 1, 1, 0, 0]])
-  np.testing.assert_array_equal(batch['positions'], [[0, 1, 2, 3, 4, 5]])
+  (batch,) = make_micro_batches([Example((3,), (4,)), Example((7, 8), (9, 0))], BatchShape(1, 32))
+  np.testing.assert_array_equal(batch['tokens'][0, :7], [7, 8, 9, 0, 3, 4, 0])
+  # The first response ends with id 0, which is also what fills the row: masks go by position.
+  np.testing.assert_array_equal(batch['loss_mask'][0, :7], [0, 0, 1, 1, 0, 1, 0])
+  np.testing.assert_array_equal(batch['positions'][0, :7], [0, 1, 2, 3, 0, 1, 0])
+  np.testing.assert_array_equal(batch['segment_ids'][0, :7], [0, 0, 0, 0, 4, 4, -1])
+  assert not batch['loss_mask'][0, 7:].any() and np.all(batch['segment_ids'][0, 7:] == -1)
 
 
-def test_a_pair_by_hand():
-  (batch,) = make_micro_batches([PairExample((5, 6), (1, 2), (3,), -1.5, -2.5)], BatchShapes(8, (8,)))
-  np.testing.assert_array_equal(batch['tokens'], [[5, 6, 1, 2, 6, 3, 0, 0]])
-  np.testing.assert_array_equal(batch['positions'], [[0, 1, 2, 3, 1, 2, 6, 7]])
-  np.testing.assert_array_equal(batch['segment_ids'], [[0, 1, 1, 1, 2, 2, 0, 0]])
-  np.testing.assert_array_equal(batch['loss_mask'], [[0, 0, 1, 1, 0, 1, 0, 0]])
-  assert (batch['reference_chosen_logps'][0], batch['reference_rejected_logps'][0]) == (-1.5, -2.5)
+def test_pairs_by_hand():
+  pairs = [PairExample((5, 6), (1, 2), (3,), -1.5, -2.5), PairExample((9,), (8,), (7,), -3.5, -4.5)]
+  (batch,) = make_micro_batches(pairs, BatchShape(1, 32))
+  np.testing.assert_array_equal(batch['tokens'][0, :11], [5, 6, 1, 2, 6, 3, 9, 8, 9, 7, 0])
+  np.testing.assert_array_equal(batch['positions'][0, :11], [0, 1, 2, 3, 1, 2, 0, 1, 0, 1, 0])
+  np.testing.assert_array_equal(batch['segment_ids'][0, :11], [0, 1, 1, 1, 2, 2, 5, 5, 6, 6, -1])
+  np.testing.assert_array_equal(batch['loss_mask'][0, :11], [0, 0, 1, 1, 0, 1, 0, 1, 0, 1, 0])
+  np.testing.assert_array_equal(batch['reference_chosen_logps'], [[-1.5, -3.5]])
+  np.testing.assert_array_equal(batch['reference_rejected_logps'], [[-2.5, -4.5]])
 
 
 @settings(deadline=None)
 @given(
     count=st.integers(1, 40),
     seed=st.integers(0, 99),
-    budget=st.integers(1, 200),
-    multiple=st.sampled_from([1, 2, 8]),
+    rows=st.integers(1, 9),
+    length=st.integers(25, 70),
     kind=st.sampled_from(['sft', 'dpo']),
 )
-def test_every_example_is_in_one_row_of_a_fixed_shape(count, seed, budget, multiple, kind):
-  examples, shapes = small.data(kind, count, seed), BatchShapes(budget, (12, 20, 32), multiple)
-  batches, order = make_micro_batches(examples, shapes), row_order(examples, shapes)
-  assert sorted(i for rows in order for i in rows) == list(range(count))
-  empty_rows = 0
-  for batch, rows in zip(batches, order, strict=True):
-    height, length = batch['tokens'].shape
-    assert length in shapes.lengths and height == shapes.rows(length) and height % multiple == 0
-    empty_rows += bool(height > len(rows))
+def test_every_example_lies_whole_in_one_place(count, seed, rows, length, kind):
+  examples, shape = small.data(kind, count, seed), BatchShape(rows, length)
+  packings = pack(examples, shape)
+  assert sorted(i for packing in packings for row in packing for i in row) == list(range(count))
+  assert all(len(packing) == rows for packing in packings[:-1])
+  for packing, batch in zip(packings, make_micro_batches(examples, shape), strict=True):
+    assert batch['tokens'].shape == (rows, length)
+    assert all(len(row) <= shape.examples_per_row for row in packing)
+    placed = [i for row in packing for i in row]
     np.testing.assert_array_equal(
-        row_lengths(batch['loss_mask']), [examples[i].length for i in rows] + [0] * (height - len(rows))
+        example_lengths(batch['segment_ids']), [examples[i].length for i in placed]
     )
-    for row, i in enumerate(rows):
-      response = examples[i].response if kind == 'sft' else examples[i].chosen + examples[i].rejected
-      assert tuple(batch['tokens'][row][batch['loss_mask'][row]]) == response
-  assert empty_rows <= 1
+    for row, indices in enumerate(packing):
+      targets = batch['tokens'][row][batch['loss_mask'][row]]
+      responses = [
+          examples[i].response if kind == 'sft' else examples[i].chosen + examples[i].rejected for i in indices
+      ]
+      assert tuple(targets) == sum(responses, ())
+
+
+def test_rows_are_filled():
+  """First fit leaves at most one row half empty, as long as rows may hold the examples that fit."""
+  examples = [Example((1,) * n, (2,)) for n in np.random.default_rng(0).integers(20, 60, size=200)]
+  packings = pack(examples, BatchShape(4, 256))
+  filled = [sum(examples[i].length for i in row) for packing in packings for row in packing]
+  assert sum(tokens < 128 for tokens in filled) <= 1
+  assert sum(filled) > 0.9 * 4 * 256 * len(packings)
 
 
 def test_long_and_empty_examples_are_dropped_and_counted():
@@ -67,12 +83,7 @@ def test_long_and_empty_examples_are_dropped_and_counted():
   kept, dropped = select_usable([long, good, Example((1,), ()), Example((), (1,))], longest=9)
   assert (kept, dropped) == ([good], {'too_long': 1, 'empty': 2})
   with pytest.raises(ValueError, match='10 tokens'):
-    make_micro_batches([long], BatchShapes(9, (9,)))
-
-
-def test_bucket_lengths_must_ascend():
-  with pytest.raises(ValueError, match='ascending'):
-    BatchShapes(10, (8, 4))
+    make_micro_batches([long], BatchShape(1, 9))
 
 
 @given(seed=st.integers(0, 9), size=st.integers(1, 30), batch_size=st.integers(1, 9))

@@ -6,15 +6,15 @@ import pytest
 import small
 
 from acesearch_jax.sharding.mesh import make_mesh
-from acesearch_jax.training.batching import BatchShapes, make_micro_batches
+from acesearch_jax.training.batching import BatchShape, make_micro_batches
 
 MESHES = ['data:8', 'fsdp:4,tensor:2', 'data:2,fsdp:2,tensor:2']
-SHAPES = BatchShapes(8 * 32, (32,), row_multiple=8)
+SHAPE = BatchShape(8, 32)
 
 
 def gradients(name, config, mesh):
   state, step = small.run(name, config, mesh)
-  accumulator = small.accumulate(step, state, make_micro_batches(small.data(name, 7), SHAPES))
+  accumulator = small.accumulate(step, state, make_micro_batches(small.data(name, 7), SHAPE))
   wanted = jax.tree.map(lambda leaf: leaf.sharding, state.trainable)
   assert jax.tree.map(lambda leaf: leaf.sharding, accumulator.grads) == wanted
   return jax.tree.map(np.asarray, accumulator)

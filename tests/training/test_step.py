@@ -10,11 +10,11 @@ import pytest
 import small
 
 from acesearch_jax.models import lora
-from acesearch_jax.training.batching import CHOSEN, REJECTED, BatchShapes, Example, make_micro_batches
-from acesearch_jax.training.objectives import response_logps
+from acesearch_jax.training.batching import BatchShape, Example, make_micro_batches, pack
+from acesearch_jax.training.objectives import pair_logps, response_logps
 
 NAMES = ['sft', 'dpo']
-ONE_SHAPE = BatchShapes(8 * 32, (32,))
+ONE_SHAPE = BatchShape(8, 32)
 
 
 def numpy_loss(name, params, config, examples):
@@ -52,7 +52,7 @@ def test_any_split_into_micro_batches_gives_the_same_sums(name):
   examples = small.data(name, 7)
   state, step = small.run(name)
   whole = small.accumulate(step, state, make_micro_batches(examples, ONE_SHAPE))
-  for shapes in (small.SHAPES, BatchShapes(32, (32,))):
+  for shapes in (small.SHAPES, BatchShape(1, 32), BatchShape(4, 64)):
     split = small.accumulate(step, state, make_micro_batches(examples, shapes))
     assert split.denominator == whole.denominator
     for got, want in zip(jax.tree.leaves(split), jax.tree.leaves(whole), strict=True):
@@ -108,14 +108,14 @@ def test_accumulator_is_donated():
 
 
 @pytest.mark.parametrize('name', NAMES)
-def test_one_compilation_a_shape(name):
+def test_one_compilation_in_all(name):
   state, step = small.run(name, small.CONFIG.replace(norm_eps=2e-5))  # a config that no other test uses
   accumulator = step.init(state)
   for seed in range(4):
     for batch in make_micro_batches(small.data(name, 9, seed), small.SHAPES):
       accumulator, _ = step.accumulate(state, accumulator, batch)
     state, accumulator, _ = step.update(state, accumulator)
-  assert step.jitted['accumulate']._cache_size() == len(small.SHAPES.lengths)
+  assert step.jitted['accumulate']._cache_size() == 1
   assert step.jitted['update']._cache_size() == 1
 
 
@@ -125,19 +125,24 @@ def test_stages_with_equal_objectives_share_compiled_gradients():
   assert first.jitted['accumulate'] is second.jitted['accumulate']
 
 
-def test_the_shared_prompt_of_a_pair_changes_nothing():
-  """A pair's row scores each answer as a row of its own would."""
-  pairs = small.pairs(5)
-  score = jax.jit(partial(response_logps, small.params(), small.CONFIG))
-  (batch,) = make_micro_batches(pairs, ONE_SHAPE)
-  logps, mask = score(batch)
-  order = sorted(range(5), key=lambda i: (pairs[i].num_targets, i))
-  for segment, field in ((CHOSEN, 'chosen'), (REJECTED, 'rejected')):
-    together = np.where(mask & (batch['segment_ids'] == segment), logps, 0).sum(1)
-    singles = [Example(pair.prompt, getattr(pair, field)) for pair in pairs]
-    for row, i in enumerate(order):
-      (alone,) = make_micro_batches([singles[i]], BatchShapes(32, (32,)))
-      assert together[row] == pytest.approx(float(score(alone)[0].sum()), rel=1e-5)
+@pytest.mark.parametrize('length', [32, 64])
+def test_pairs_packed_together_score_as_rows_of_their_own(length):
+  """Neither the shared prompt of a pair nor what else lies in the row changes an answer's score."""
+  pairs, shape = small.pairs(9), BatchShape(2, length)
+  score = jax.jit(partial(pair_logps, small.params(), small.CONFIG))
+  alone = jax.jit(partial(response_logps, small.params(), small.CONFIG))
+  packed = 0
+  for packing, batch in zip(pack(pairs, shape), make_micro_batches(pairs, shape), strict=True):
+    chosen, rejected, chosen_tokens = score(batch)
+    for row, indices in enumerate(packing):
+      packed += len(indices) > 1
+      assert not np.any(chosen_tokens[row, len(indices) :])
+      for place, i in enumerate(indices):
+        for got, answer in ((chosen, pairs[i].chosen), (rejected, pairs[i].rejected)):
+          (single,) = make_micro_batches([Example(pairs[i].prompt, answer)], BatchShape(1, 32))
+          assert got[row, place] == pytest.approx(float(alone(single)[0].sum()), rel=1e-5)
+        assert chosen_tokens[row, place] == len(pairs[i].chosen)
+  assert packed
 
 
 def test_bfloat16_weights_train_as_float32():
