@@ -153,6 +153,11 @@ class Rollout:
         found.append(solution.transcript)
     return found
 
+  @property
+  def refused(self) -> int:
+    """Conversations whose prompt did not fit in the context."""
+    return sum(transcript.finish == 'refused' for transcript in self.transcripts)
+
   def token_counts(self) -> dict[str, int]:
     """Tokens, counted so that neither batching nor a restart changes them.
 

@@ -49,6 +49,7 @@ def evaluation_record(rollout: Rollout) -> dict[str, Any]:
       'acc': solution.scores['acc'],
       'recall': _recall(rollout),
       'plan_valid': plan.valid,
+      'refused': rollout.refused,
       'tokens': rollout.token_counts(),
       **without_tokens(rollout.to_json()),
   }
@@ -62,7 +63,10 @@ def without_tokens(row: Any) -> Any:
 
 
 def summary(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
-  """`n`, `em`, `f1`, `acc`, `em_ci95`, retrieval recall, unparsed-plan and untagged rates, tokens a question.
+  """`n`, `em`, `f1`, `acc`, `em_ci95`, retrieval recall, rates of failures, tokens a question.
+
+  Failures are questions with an unparsed plan, with no tagged answer, and with a prompt that was refused
+  because it did not fit in the context.
 
   Raises:
     ValueError: there are no records.
@@ -72,6 +76,7 @@ def summary(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
       'retrieval_recall': _mean(recalls) if recalls else None,
       'unparsed_plans': _mean(not record['plan_valid'] for record in records),
       'untagged': _mean(record['prediction'] is None for record in records),
+      'refused': _mean(record['refused'] > 0 for record in records),
       'tokens_per_question': {
           name: _mean(record['tokens'][name] for record in records) for name in ('prompted', 'decoded')
       },

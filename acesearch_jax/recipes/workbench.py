@@ -7,7 +7,7 @@ left, and commits its output before it returns.
 import dataclasses
 import functools
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -180,6 +180,7 @@ class Workbench:
         name, scores['em'], low, high, scores['f1'], scores['n'],
         100 * scores['unparsed_plans'], 100 * scores['untagged'],
     )  # fmt: skip
+    _warn_of_refused(name, records)
 
   def rollouts(
       self, iteration: int, tasks: Sequence[Task], policy: Policy, make_episode: MakeEpisode, shaped: bool
@@ -194,6 +195,7 @@ class Workbench:
     )
     if not self.folder.stage_done(marker, inputs):
       self.folder.mark_done(marker, inputs, {'tokens': token_counts(shards.read())})
+      _warn_of_refused(marker, shards.read())
     return map(Rollout.from_json, shards.read())
 
   def fine_tune(
@@ -325,16 +327,25 @@ def batch_shape(config: RunConfig, mesh: jax.sharding.Mesh) -> BatchShape:
 
 def _rollout_row(shaped: bool, rollout: Rollout) -> dict[str, Any]:
   rollout = scoring.with_rewards(rollout, shaped)
-  return rollout.to_json() | {'tokens': rollout.token_counts()}
+  return rollout.to_json() | {'tokens': rollout.token_counts(), 'refused': rollout.refused}
 
 
-def token_counts(rows: Iterator[dict[str, Any]] | Sequence[dict[str, Any]]) -> dict[str, int]:
+def token_counts(rows: Iterable[dict[str, Any]]) -> dict[str, int]:
   """Counters for `results.json`, from committed rows: restarts do not change them."""
   totals = {'prefilled': 0, 'decoded': 0}
   for row in rows:
     for name in totals:
       totals[name] += row['tokens'][name]
   return totals
+
+
+def _warn_of_refused(what: str, rows: Iterable[dict[str, Any]]) -> None:
+  refused = [row['refused'] > 0 for row in rows]
+  if any(refused):
+    logging.warning(
+        '%s: %d of %d questions had a prompt longer than --max_length, which got no answer.',
+        what, sum(refused), len(refused),
+    )  # fmt: skip
 
 
 def _log_sampling(what: str, engine: Engine) -> None:
