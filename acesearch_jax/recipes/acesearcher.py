@@ -72,9 +72,10 @@ class AceSearcher:
 
   # How the stages train.
 
-  def sft(self, num_steps: int = 0) -> Training:
+  def sft(self, num_steps: int | None = None) -> Training:
+    """Until the held-out loss has stopped falling, or for exactly `num_steps`."""
     config = self.config
-    patience = 0 if num_steps else config.sft_patience
+    patience = config.sft_patience if num_steps is None else 0
     return Training(
         optimizer_config(config, config.sft_learning_rate), config.sft_batch_size, config.sft_epochs,
         num_steps, config.sft_eval_every, patience,

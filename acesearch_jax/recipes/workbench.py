@@ -55,8 +55,8 @@ class Training:
   Attributes:
     optimizer: rate and schedule.
     batch_size: examples a step.
-    epochs: passes over the examples, where `num_steps` is 0.
-    num_steps: optimiser steps, 0 for what `epochs` makes.
+    epochs: passes over the examples, where `num_steps` is None.
+    num_steps: optimiser steps, None for what `epochs` makes.
     evaluate_every: steps between held-out losses.
     patience: evaluations without a lower one before training stops; 0 for never.
   """
@@ -64,14 +64,16 @@ class Training:
   optimizer: OptimizerConfig
   batch_size: int
   epochs: float = 1.0
-  num_steps: int = 0
+  num_steps: int | None = None
   evaluate_every: int = 0
   patience: int = 0
 
   def steps(self, num_examples: int) -> int:
-    if not num_examples or not (self.num_steps or self.epochs):
+    if not num_examples:
       return 0
-    return self.num_steps or max(1, round(self.epochs * num_examples / self.batch_size))
+    if self.num_steps is not None:
+      return self.num_steps
+    return max(1, round(self.epochs * num_examples / self.batch_size)) if self.epochs else 0
 
 
 class Workbench:

@@ -151,7 +151,8 @@ class Engine:
     if num_pages < needed:
       raise UserError(
           f'Sampler: a cache of {engine_config.cache_bytes} bytes holds {num_pages * size} tokens, one '
-          f'request may need {needed * size}: raise cache_bytes to {needed * page_bytes} or lower max_length.'
+          f'request may need {needed * size}: raise --cache_megabytes to {-(-needed * page_bytes >> 20)} or '
+          'lower --max_length.'
       )
     self._programs = programs(
         self.config,

@@ -202,7 +202,7 @@ def test_bad_requests_are_refused(engine, config, params, mesh):
   assert all(completion.message for completion in results if completion.finish == 'refused')
   with pytest.raises(UsageError, match='stop'):
     engine.submit(Request((1,), (4,), SamplingParams(stop=((1,) * 9,))))
-  with pytest.raises(UserError, match='raise cache_bytes'):
+  with pytest.raises(UserError, match='raise --cache_megabytes to'):
     Engine(config, params, mesh, dataclasses.replace(SIZES, cache_bytes=1000))
   for wrong in ({'temperature': -1.0}, {'top_p': 0.0}, {'max_tokens': 0}, {'stop': ((),)}, {'min_p': 2.0}):
     with pytest.raises(UsageError):
