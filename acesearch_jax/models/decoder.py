@@ -9,7 +9,6 @@ Dimension letters: B batch, T new tokens, S past slots, D width, N query heads, 
 H head dimension, F MLP width, V vocabulary, L layers, R LoRA rank.
 """
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -158,73 +157,75 @@ def rotary(x: jax.Array, positions: jax.Array, theta: float) -> jax.Array:
   return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], -1).astype(x.dtype)
 
 
-# Keys are contracted this many at a time where a past block is longer.
-ATTENTION_CHUNK = 128
+# Past keys are read this many at a time.
+ATTENTION_CHUNK = 64
 
 
 def attend(
     query: jax.Array,
-    blocks: Sequence[tuple[jax.Array, jax.Array, jax.Array]],
+    own: tuple[jax.Array, jax.Array, jax.Array],
+    past: Sequence[tuple[jax.Array, jax.Array, jax.Array]],
     dtype: str,
 ) -> jax.Array:
-  """Grouped-query attention over several blocks of keys with one softmax.
+  """Grouped-query attention to the new tokens and to past ones, with one softmax.
 
-  Blocks are contracted in chunks of `ATTENTION_CHUNK` keys, added in order from the last block's.
-  A chunk in which a query sees nothing adds exact zeros, so the capacity of a block (a multiple of
-  the chunk) does not change the bits. The dots are written with the key/value heads as a batch
-  dimension before the keys: a cache kept as [B, K, S, H] and passed transposed is read in place.
+  The past is read in chunks of `ATTENTION_CHUNK` keys up to the longest one of the batch, with the
+  running maximum and sum of arXiv 2205.14135: the work follows what is there, not the capacity. A chunk
+  in which a query sees nothing leaves its sums as they are, so neither capacity nor the length of
+  other rows changes the bits. With a past this has no reverse-mode derivative.
 
   Args:
     query: [B, T, N, H].
-    blocks: (keys [B, S, K, H], values [B, S, K, H], mask [B, T, S] bool, True where visible).
+    own: (keys [B, T, K, H], values [B, T, K, H], mask [B, T, T] bool, True where visible). Every query
+      must see at least one key.
+    past: blocks (keys [B, S, K, H], values [B, S, K, H], valid [B, S] bool, True where a token is, in
+      front of all places without). A cache kept as [B, K, S, H] and passed transposed is read in place.
     dtype: of the matmul operands; scores and softmax are float32.
 
   Returns:
-    [B, T, N, H] in `dtype`. Every query must see at least one key.
+    [B, T, N, H] in `dtype`.
   """
   batch, length, heads, dim = query.shape
-  kv_heads = blocks[0][0].shape[2]
-  # Scaled here and not in the scores, where the product may or may not be fused with the subtraction
-  # of the maximum.
+  keys, values, mask = own
+  kv_heads = keys.shape[2]
+  groups = heads // kv_heads
+  # Scaled here and not in the scores, where the product may or may not be fused with what follows.
   query = (query.astype(jnp.float32) * dim**-0.5).astype(dtype)
-  query = query.reshape(batch, length, kv_heads, heads // kv_heads, dim)
+  query = query.reshape(batch, length, kv_heads, groups, dim).transpose(0, 2, 3, 1, 4)
+  query = query.reshape(batch, kv_heads, groups * length, dim)  # X = G · T rows a key/value head
+  product = partial(jnp.einsum, preferred_element_type=accumulation_dtype(dtype))
 
-  def chunked(x):
-    """[B, S, K, H] as [B, K, n, S / n, H]."""
-    chunks = x.shape[1] // ATTENTION_CHUNK if x.shape[1] % ATTENTION_CHUNK == 0 and len(blocks) > 1 else 1
-    return x.astype(dtype).swapaxes(1, 2).reshape(batch, kv_heads, chunks, -1, dim)
+  def look(keys, values, visible, so_far=None):
+    """Adds keys [B, K, S, H] to (maximum, weighted sum of values, sum of weights) of every row."""
+    scores = jnp.where(visible, product('bkxh,bksh->bkxs', query, keys.astype(dtype)), -jnp.inf)
+    top = jax.lax.stop_gradient(jnp.max(scores, axis=-1, keepdims=True))
+    if so_far is not None:
+      top = jnp.maximum(top, so_far[0])
+    weights = jnp.exp(scores - top)
+    out = product('bkxs,bksh->bkxh', weights.astype(dtype), values.astype(dtype))
+    mass = jnp.sum(weights, axis=-1, keepdims=True)
+    if so_far is None:
+      return top, out, mass
+    fade = jnp.exp(so_far[0] - top)
+    return top, so_far[1] * fade + out, so_far[2] * fade + mass
 
-  scores, values = [], []
-  for keys, value, mask in reversed(blocks):
-    keys = chunked(keys)
-    score = jnp.einsum('btkgh,bknsh->bkngts', query, keys, preferred_element_type=accumulation_dtype(dtype))
-    mask = mask.reshape(batch, length, keys.shape[2], -1).swapaxes(1, 2)[:, None, :, None]
-    scores.append(jnp.where(mask, score, -jnp.inf))  # [B, K, n, G, T, S / n]
-    values.append(chunked(value))
-  top = functools.reduce(jnp.maximum, (jnp.max(score, axis=(2, 5), keepdims=True) for score in scores))
-  top = jax.lax.stop_gradient(top)
-  out, total = 0.0, 0.0
-  for score, value in zip(scores, values, strict=True):
-    weights = jnp.exp(score - top)
-    part = jnp.einsum(
-        'bkngts,bknsh->bkngth', weights.astype(dtype), value, preferred_element_type=accumulation_dtype(dtype)
-    )
-    mass = _tree_sum(weights) if len(blocks) > 1 else jnp.sum(weights, axis=-1, keepdims=True)
-    for i in range(part.shape[2]):  # one after another, whatever their number
-      out += part[:, :, i]
-      total += mass[:, :, i]
-  out = (out / total).transpose(0, 3, 1, 2, 4)  # [B, K, G, T, H] to [B, T, K, G, H]
+  mask = jnp.tile(mask, (1, groups, 1))[:, None]  # [B, 1, G · T, T]
+  sums = look(keys.swapaxes(1, 2), values.swapaxes(1, 2), mask)
+  for keys, values, valid in past:
+    keys, values, capacity = keys.swapaxes(1, 2), values.swapaxes(1, 2), valid.shape[1]
+    size = capacity if capacity % ATTENTION_CHUNK else ATTENTION_CHUNK
+
+    def chunk(i, sums, keys=keys, values=values, valid=valid, size=size):
+      def part(x, axis):
+        return jax.lax.dynamic_slice_in_dim(x, i * size, size, axis)
+
+      return look(part(keys, 2), part(values, 2), part(valid, 1)[:, None, None], sums)
+
+    longest = jnp.max(jnp.sum(valid, axis=1))
+    sums = jax.lax.fori_loop(0, -(-longest // size), chunk, sums)
+  _, out, mass = sums
+  out = (out / mass).reshape(batch, kv_heads, groups, length, dim).transpose(0, 3, 1, 2, 4)
   return out.astype(dtype).reshape(batch, length, heads, dim)
-
-
-def _tree_sum(x: jax.Array) -> jax.Array:
-  """Sum over the last axis, kept, by halving: how a reduction is ordered may depend on other axes."""
-  while x.shape[-1] > 1:
-    half, odd = divmod(x.shape[-1], 2)
-    x = jnp.concatenate([x[..., :half] + x[..., half : 2 * half], x[..., 2 * half :]], -1) if odd else (
-        x[..., :half] + x[..., half:]
-    )
-  return x
 
 
 class Attention(nn.Module):
@@ -256,21 +257,13 @@ class Attention(nn.Module):
     if not past:
       out = causal_attention(query, key, value, segment_ids)
     else:
-      out = attend(query, self._blocks(key, value, segment_ids, past, past_masks), config.dtype)
+      causal = jnp.broadcast_to(jnp.tri(x.shape[1], dtype=bool), (*x.shape[:2], x.shape[1]))
+      if segment_ids is not None:
+        causal &= same_sequence(segment_ids[:, :, None], segment_ids[:, None, :])
+      blocks = [(*block, valid) for block, valid in zip(past, past_masks, strict=True)]
+      out = attend(query, (key, value, causal), blocks, config.dtype)
     out = Projection(config, heads, (config.width,), ('heads', 'head_dim'), ('embed',), name='out')(out)
     return out, (key, value)
-
-  def _blocks(self, key, value, segment_ids, past, past_masks):
-    """What `attend` takes: the past, then the new tokens."""
-    batch, length = key.shape[:2]
-    mask = jnp.broadcast_to(jnp.tri(length, dtype=bool), (batch, length, length))
-    if segment_ids is not None:
-      mask &= same_sequence(segment_ids[:, :, None], segment_ids[:, None, :])
-    blocks = [
-        (keys, values, jnp.broadcast_to(valid[:, None, :], (batch, length, valid.shape[-1])))
-        for (keys, values), valid in zip(past, past_masks, strict=True)
-    ]
-    return [*blocks, (key, value, mask)]
 
 
 class MLP(nn.Module):

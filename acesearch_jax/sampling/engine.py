@@ -12,10 +12,12 @@ from jax.sharding import Mesh
 
 from acesearch_jax.errors import UsageError, UserError
 from acesearch_jax.models.config import DecoderConfig
-from acesearch_jax.models.decoder import ATTENTION_CHUNK
 from acesearch_jax.sampling.prefix import Page, PrefixTree
 from acesearch_jax.sampling.programs import programs
 from acesearch_jax.sampling.request import Completion, Request, refused
+
+# Capacities are multiples of so many tokens.
+CAPACITY_UNIT = 128
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,8 +54,8 @@ class EngineConfig:
     for field in dataclasses.fields(self):
       if getattr(self, field.name) < (field.name != 'share_prefixes'):
         raise UsageError(f'Sampler: {field.name} is {getattr(self, field.name)}, must be at least 1.')
-    if ATTENTION_CHUNK % self.page_size:
-      raise UsageError(f'Sampler: page_size is {self.page_size}, must divide {ATTENTION_CHUNK}.')
+    if CAPACITY_UNIT % self.page_size:
+      raise UsageError(f'Sampler: page_size is {self.page_size}, must divide {CAPACITY_UNIT}.')
 
 
 @dataclasses.dataclass
@@ -472,10 +474,10 @@ _NOTHING = Request((0,), ())
 
 
 def _capacities(smallest: int, max_length: int) -> list[int]:
-  """Sizes in chunks of attention: 1, 2, 3, 4, 6, 8, 12, 16, ... up to what holds `max_length`.
+  """Sizes in `CAPACITY_UNIT`: 1, 2, 3, 4, 6, 8, 12, 16, ... up to what holds `max_length`.
 
   Those that cannot hold `smallest` tokens are left out.
   """
-  first, last = (-(-length // ATTENTION_CHUNK) for length in (min(smallest, max_length), max_length))
+  first, last = (-(-length // CAPACITY_UNIT) for length in (min(smallest, max_length), max_length))
   sizes = sorted({1, *(step << i for i in range(last.bit_length()) for step in (2, 3))})
-  return [ATTENTION_CHUNK * size for size in [*(size for size in sizes if first <= size < last), last]]
+  return [CAPACITY_UNIT * size for size in [*(size for size in sizes if first <= size < last), last]]

@@ -26,10 +26,10 @@ def blocks(capacity, filled, rows, length, kv_heads, groups, dim):
 def run(query, past_keys, past_values, keys, values, filled):
   rows, length = query.shape[:2]
   capacity = past_keys.shape[2]
-  valid = jnp.broadcast_to(jnp.arange(capacity) < filled, (rows, length, capacity))
+  valid = jnp.broadcast_to(jnp.arange(capacity) < filled, (rows, capacity))
   causal = jnp.broadcast_to(jnp.tri(length, dtype=bool), (rows, length, length))
   past = (past_keys.swapaxes(1, 2), past_values.swapaxes(1, 2), valid)
-  return attend(query, [past, (keys, values, causal)], 'float32')
+  return attend(query, (keys, values, causal), [past], 'float32')
 
 
 @pytest.mark.parametrize(
