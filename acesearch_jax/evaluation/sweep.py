@@ -1,7 +1,9 @@
 """Sweeps: training runs one after another, and what of them is committed.
 
 A unit is one run (a variant with a seed). Its scores go into `scores.jsonl.gz`, its `config.json` and
-`results.json` into `runs/UNIT/`; `results.json` comes last and marks the unit as committed.
+`results.json` into `runs/UNIT/`; `results.json` comes last and marks the unit as committed. Until then
+`runs/UNIT/carry/` has its complete stages, so that a unit too long for one sitting goes on in the next,
+on another machine if need be.
 """
 
 import dataclasses
@@ -9,6 +11,7 @@ import os
 import pathlib
 import re
 import shlex
+import shutil
 import socket
 import subprocess
 import sys
@@ -19,8 +22,9 @@ from absl import logging
 
 from acesearch_jax import files
 from acesearch_jax.errors import UsageError, UserError
-from acesearch_jax.evaluation import summary
+from acesearch_jax.evaluation import carry, summary
 
+_LOOK_EVERY_SECONDS = 1.0
 # An absolute path: a slash that does not follow a name, a colon or another slash.
 _PATH = re.compile(r'''(?<![\w.:/])/(?:[^\s:=,'"/]+/)*([^\s:=,'"/]+)/?''')
 
@@ -145,6 +149,7 @@ def commit_unit(sweep: Sweep, unit: Unit) -> None:
   committed = _committed(sweep, unit)
   files.write_json(committed.parent / 'config.json', portable(files.read_json(folder / 'config.json')))
   files.write_json(committed, portable(results))
+  shutil.rmtree(_carried(sweep, unit), ignore_errors=True)
 
 
 def portable(value: Any) -> Any:
@@ -162,8 +167,11 @@ def portable(value: Any) -> Any:
 
 def _train(sweep: Sweep, unit: Unit) -> tuple[int, pathlib.Path]:
   """Runs (or resumes) one unit in a process of its own; returns its exit code and its log."""
-  folder = sweep.workdir / unit.name
+  folder, carried = sweep.workdir / unit.name, _carried(sweep, unit)
   log = sweep.workdir / f'{unit.name}.log'
+  if carried.exists() and not (folder / 'config.json').exists():
+    carry.restore(carried, folder)
+    logging.info('Unit %s: goes on from %s.', unit.name, carried)
   command = [sys.executable, '-m', 'launch.train', *sweep.train_flags]
   if unit.variant is not None:
     command.append(f'--{sweep.vary}={unit.variant}')
@@ -173,8 +181,15 @@ def _train(sweep: Sweep, unit: Unit) -> tuple[int, pathlib.Path]:
     output.write(f'$ {shlex.join(command)}\n'.encode())
     output.flush()
     process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+    stages = carry.complete_stages(folder)
     try:
-      return process.wait(), log
+      while True:
+        try:
+          return process.wait(_LOOK_EVERY_SECONDS), log
+        except subprocess.TimeoutExpired:
+          if (now := carry.complete_stages(folder)) != stages:
+            carry.save(folder, carried)
+            stages = now
     finally:
       if process.poll() is None:  # This process was told to stop: take the run along, it can resume.
         process.terminate()
@@ -204,6 +219,10 @@ def _unit_of(sweep: Sweep, row: dict[str, Any]) -> Unit:
 
 def _committed(sweep: Sweep, unit: Unit) -> pathlib.Path:
   return sweep.output / 'runs' / unit.name / 'results.json'
+
+
+def _carried(sweep: Sweep, unit: Unit) -> pathlib.Path:
+  return sweep.output / 'runs' / unit.name / 'carry'
 
 
 def _summarise(sweep: Sweep) -> dict[str, Any]:

@@ -138,6 +138,9 @@ class AceSearcher:
       self._evaluate(stage, policy, agent, self.bench.system.conversation)
 
   def _evaluate(self, stage: str, policy: Policy, agent: str, conversation: Conversation) -> None:
+    if self.config.eval_stages and stage not in self.config.eval_stages:
+      return
+
     def episode(task: Task) -> Episode[Rollout]:
       return answer_episode(agent, task, conversation, self.self_play, self.config.seed)
 

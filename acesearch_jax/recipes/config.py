@@ -7,6 +7,7 @@ import dataclasses
 import functools
 
 from acesearch_jax.agents.selfplay import SelfPlayConfig
+from acesearch_jax.errors import UsageError
 from acesearch_jax.options import option
 from acesearch_jax.sampling.request import SamplingParams
 
@@ -164,3 +165,17 @@ class AceSearcherConfig(SelfPlayOptions, RunConfig):
   clip_norm: float = option(1.0, 'Largest norm of a gradient.', least=0)
 
   few_shot_base: bool = option(True, 'Show two worked examples to the model before fine-tuning.')
+  eval_stages: tuple[str, ...] = option((), 'Stages that are evaluated, such as sft,dpo_2; empty for all.')
+
+  def __post_init__(self):
+    super().__post_init__()
+    unknown = set(self.eval_stages) - set(self.evaluated_stages())
+    if unknown:
+      raise UsageError(
+          f'--eval_stages names {min(unknown)!r}; this run has {", ".join(self.evaluated_stages())}.'
+      )
+
+  def evaluated_stages(self) -> list[str]:
+    """Names of the stages that can be evaluated, in order."""
+    rounds = [f'dpo_{k}' for k in range(1, self.iterations + 1)]
+    return ['base', 'sft', *rounds, *(name for name in ('raft', 'sft_more') if name in self.controls)]

@@ -24,7 +24,11 @@ folder = pathlib.Path(flags['workdir'])
 (folder / 'pid').write_text(str(os.getpid()))
 with open(folder / 'starts', 'a') as file:
   file.write(json.dumps(sys.argv[1:]) + chr(10))
-if flags.get('sleep'):
+if flags.get('stops_after_sft') and not os.path.exists('healed'):
+  (folder / 'config.json').write_text('{}')
+  (folder / 'stages').mkdir(exist_ok=True)
+  (folder / 'stages' / 'sft.json').write_text('{}')
+if flags.get('sleep') and not os.path.exists('healed'):
   time.sleep(float(flags['sleep']))
 if flags['seed'] == flags.get('dies_with_seed') and not os.path.exists('healed'):
   sys.exit('out of luck')
@@ -136,6 +140,23 @@ def test_being_told_to_stop_takes_the_run_along(place):
   assert messages.splitlines()[-1].startswith('Interrupted; the same command started again goes on')
   with pytest.raises(ProcessLookupError):
     os.kill(int((place / 'runs' / 'proof' / 'seed_0' / 'pid').read_text()), 0)
+
+
+def test_a_unit_goes_on_without_its_run_folder(place):
+  arguments = ('--', '--sleep=50', '--stops_after_sft=1')
+  process = subprocess.Popen(_command(*arguments), stderr=subprocess.PIPE, text=True)
+  carried = place / 'docs' / 'results' / 'proof' / 'runs' / 'seed_0' / 'carry'
+  deadline = time.monotonic() + 30
+  while not (carried / 'stages' / 'sft.json').exists() and time.monotonic() < deadline:
+    time.sleep(0.05)
+  process.send_signal(signal.SIGTERM)
+  process.communicate(timeout=20)
+  shutil.rmtree(place / 'runs')
+  (place / 'healed').write_text('')
+  done = _run(*arguments)
+  assert done.returncode == 0, done.stderr
+  assert (place / 'runs' / 'proof' / 'seed_0' / 'stages' / 'sft.json').exists()
+  assert (carried.parent / 'results.json').exists() and not carried.exists()
 
 
 @pytest.mark.parametrize(('arguments', 'message'), [
