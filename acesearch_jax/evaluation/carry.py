@@ -10,7 +10,9 @@ import pathlib
 from acesearch_jax import files
 from acesearch_jax.errors import UserError
 
-_LEFT_BEHIND = ('report.html', 'tensorboard/*', 'preferences/*', 'evaluation/shards/*', 'checkpoints/*/steps/*')
+_LEFT_BEHIND = (
+    'report.html', 'tensorboard/*', 'preferences/*', 'evaluation/shards/*', 'checkpoints/*/steps/*',
+)  # fmt: skip
 _MARKERS = pathlib.PurePath('stages')
 
 
