@@ -9,6 +9,7 @@ import dataclasses
 from absl import flags
 
 from acesearch_jax.errors import UsageError
+from acesearch_jax.models import precision
 from acesearch_jax.recipes import acesearcher
 from acesearch_jax.recipes.config import AceSearcherConfig
 from acesearch_jax.recipes.dry_run import dry_run
@@ -35,6 +36,8 @@ def main(argv: list[str]) -> None:
   launcher.use_compilation_cache(_CACHE.value)
   config_type, run, show_rows = RECIPES[_RECIPE.value]
   config = read(config_type)
+  # Stored as resolved: a run that goes on elsewhere should not change its number formats unnoticed.
+  config = dataclasses.replace(config, dtype=precision.resolve(config.dtype))
   if _DRY_RUN.value:
     for text in show_rows(config, _WORKDIR.value):
       print(text, flush=True)

@@ -20,7 +20,8 @@ class DecoderConfig:
     max_length: longest context in tokens.
     tie_embeddings: the output head is the embedding table.
     qkv_bias: query, key and value have biases (Qwen2).
-    dtype: of activations and matmul operands, accumulation is float32 ('float32' or 'bfloat16').
+    dtype: of activations and caches ('float32' or 'bfloat16').
+    product_dtype: of the operands of products with weights, '' for `dtype`; accumulation is float32.
     param_dtype: of stored parameters.
     remat: recompute each block in the backward pass.
     scan_layers: one scanned block over stacked parameters [L, ...] (training, TPU) or L unrolled
@@ -42,6 +43,7 @@ class DecoderConfig:
   tie_embeddings: bool = True
   qkv_bias: bool = False
   dtype: str = 'float32'
+  product_dtype: str = ''
   param_dtype: str = 'float32'
   remat: bool = False
   scan_layers: bool = True
@@ -50,6 +52,11 @@ class DecoderConfig:
 
   def replace(self, **changes) -> 'DecoderConfig':
     return dataclasses.replace(self, **changes)
+
+  @property
+  def operand_dtype(self) -> str:
+    """What the operands of products with weights are rounded to."""
+    return self.product_dtype or self.dtype
 
   @property
   def matmul_params(self) -> int:

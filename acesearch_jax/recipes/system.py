@@ -4,7 +4,6 @@ import dataclasses
 import functools
 from collections.abc import Sequence
 
-import jax
 from absl import logging
 
 from acesearch_jax.agents.conversation import Conversation
@@ -12,6 +11,7 @@ from acesearch_jax.data.question_sets import load_tasks
 from acesearch_jax.data.tasks import Passage, Task
 from acesearch_jax.errors import UserError
 from acesearch_jax.models.loading import load_model
+from acesearch_jax.models.precision import for_sampling
 from acesearch_jax.recipes.config import SystemConfig
 from acesearch_jax.retrieval.base import Retriever, read_corpus
 from acesearch_jax.retrieval.bm25 import BM25Retriever
@@ -61,7 +61,7 @@ class SearchSystem:
     self.config = config
     self.splits = splits
     self.mesh = make_mesh(config.mesh)
-    self.model = load_model(config.model, _dtype(config.dtype))
+    self.model = load_model(config.model, config.dtype)
     self.base = base_policy(self.model, lora_rank, lora_alpha, remat, config.seed, self.mesh)
     self.conversation = Conversation(self.model.tokenizer)
     self._sampling: str | None = None  # fingerprint of the weights in the sampler
@@ -111,10 +111,8 @@ class SearchSystem:
   def engine(self) -> Engine:
     """The sampler, warmed up, with the base weights."""
     config = self.config
-    # On CPU decoding is bound by small products, which are fastest in float32.
-    dtype = 'float32' if jax.default_backend() == 'cpu' else self.base.config.dtype
     engine = Engine(
-        self.base.config.replace(lora_rank=0, remat=False, dtype=dtype),
+        for_sampling(self.base.config),
         merged_params(self.base, self.mesh),
         self.mesh,
         EngineConfig(
@@ -135,16 +133,3 @@ class SearchSystem:
       engine.update_params(merged_params(policy, self.mesh))
       self._sampling = policy.fingerprint
     return engine
-
-
-def _dtype(name: str) -> str:
-  """`auto` is bfloat16 on accelerators and on CPUs that multiply it in hardware (AMX), else float32."""
-  if name != 'auto':
-    return name
-  if jax.default_backend() != 'cpu':
-    return 'bfloat16'
-  try:
-    with open('/proc/cpuinfo') as file:
-      return 'bfloat16' if 'amx_bf16' in file.read() else 'float32'
-  except OSError:
-    return 'float32'

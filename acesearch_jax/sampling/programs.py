@@ -115,7 +115,8 @@ class Programs:
 
   def abstract_decode(self, capacity: int) -> tuple[Any, tuple[Any, ...]]:
     """The jitted decode function and its arguments as shapes with shardings, to compile ahead of time."""
-    shapes, _ = abstract_params(self.config)
+    scanned, _ = abstract_params(self.config.replace(scan_layers=True))
+    shapes = jax.eval_shape(self._load, scanned)
     state = jax.eval_shape(functools.partial(self._make_state, capacity))
 
     def place(shape, sharding):
@@ -211,6 +212,13 @@ class Programs:
   # The programs.
 
   def _load(self, params: Any) -> Any:
+    """The weights as decoding reads them: what enters products is rounded once, not at every step."""
+
+    def rounded(path, leaf):
+      operand = path[-1].key in ('kernel', 'embedding')
+      return leaf.astype(self.config.operand_dtype) if operand else leaf
+
+    params = jax.tree_util.tree_map_with_path(rounded, params)
     return params if self.config.scan_layers else unstack_layers(params, self.config.num_layers)
 
   def _per_layer(self, function: Callable, *caches: Any) -> Any:

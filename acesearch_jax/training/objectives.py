@@ -20,8 +20,8 @@ Params = Any
 Batch = dict[str, jax.Array]
 Sums = dict[str, tuple[jax.Array, jax.Array]]
 
-# Tokens whose logits exist at one time, over all rows: 50 MB in float32 at a vocabulary of 49,152.
-LOGIT_TOKENS = 256
+# Tokens whose logits exist at one time, over all rows: 25 MB in float32 at a vocabulary of 49,152.
+LOGIT_TOKENS = 128
 
 
 def response_logps(

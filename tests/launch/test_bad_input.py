@@ -106,6 +106,7 @@ _USAGE = [
     ((*_TRAIN, '--seed=-1'), '--seed=-1: -1 is not an integer in the range'),
     ((*_TRAIN, '--learning_rat=1'), "Unknown command line flag 'learning_rat'"),
     ((*_TRAIN, '--controls=sft_more,rift'), "--controls: 'rift' is not one of sft_more, raft"),
+    ((*_TRAIN, '--eval_stages=sft,raft'), "names 'raft'; this run has base, sft, dpo_1, dpo_2."),
     ((*_TRAIN, '--mesh=rows:2'), "--mesh: unknown axis 'rows'; use data, fsdp, tensor, sequence"),
     ((*_TRAIN, '--mesh=data:64'), '--mesh asks for 64 devices, only 1 are there'),
     ((*_TRAIN, '--dataset=wiki'), "No question set or file is called 'wiki'; the sets are world,"),

@@ -82,9 +82,8 @@ def test_an_unfinished_response_is_never_chosen():
   right = plan((10,), [solution([], ((4,), (40,)), 1.0)], finish='length')
   wrong = plan((11,), [solution([], ((5,), (50,)), 0.0)])
   assert mine(right, wrong) == []
-  assert [p.rejected for p in mine(plan((10,), right.solutions), plan((11,), wrong.solutions, '', 'length'))] == [
-      (11,)
-  ]
+  cut = plan((11,), wrong.solutions, '', 'length')
+  assert [p.rejected for p in mine(plan((10,), right.solutions), cut)] == [(11,)]
 
 
 def test_ties_are_drawn_by_the_seed():

@@ -63,9 +63,8 @@ def test_every_example_lies_whole_in_one_place(count, seed, rows, length, kind):
     )
     for row, indices in enumerate(packing):
       targets = batch['tokens'][row][batch['loss_mask'][row]]
-      responses = [
-          examples[i].response if kind == 'sft' else examples[i].chosen + examples[i].rejected for i in indices
-      ]
+      chosen = [examples[i] for i in indices]
+      responses = [e.response if kind == 'sft' else e.chosen + e.rejected for e in chosen]
       assert tuple(targets) == sum(responses, ())
 
 
