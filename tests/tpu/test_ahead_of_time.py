@@ -25,6 +25,7 @@ def programs():
   environment = os.environ | {
       'JAX_PLATFORMS': 'cpu',
       'TPU_SKIP_MDS_QUERY': '1',
+      'ALLOW_MULTIPLE_LIBTPU_LOAD': '1',  # No chip is used: another process may hold the library's lock.
       'PYTHONPATH': os.pathsep.join([str(HERE.parents[1]), os.environ.get('PYTHONPATH', '')]),
   }
   command = [sys.executable, str(HERE / 'compile_steps.py'), TOPOLOGY, MESH]
