@@ -1,12 +1,11 @@
 """The decoder: a Llama-family transformer in Flax Linen.
 
 The module maps token ids to final hidden states; `unembed` maps hidden states to logits apart from
-it, so that a loss can take the vocabulary in chunks. The KV cache is no module state: past keys and
-values come in as arrays and the new ones go out, and what holds them (pages, a dense buffer) is the
-sampler's business.
+it, so that a loss can take the vocabulary in chunks. The KV cache is no module state: pages of past
+keys and values come in as arrays and the new ones go out; which page is whose is the sampler's business.
 
-Dimension letters: B batch, T new tokens, S past slots, D width, N query heads, K key/value heads,
-H head dimension, F MLP width, V vocabulary, L layers, R LoRA rank.
+Dimension letters: B batch, T new tokens, D width, N query heads, K key/value heads, H head dimension,
+F MLP width, V vocabulary, L layers, R LoRA rank.
 """
 
 import math
@@ -15,35 +14,14 @@ from functools import partial
 from typing import Any
 
 import flax.linen as nn
-import flax.struct
 import jax
 import jax.numpy as jnp
 
-from acesearch_jax.models.attention import causal_attention, same_sequence
+from acesearch_jax.models.attention import Past, accumulation_dtype, causal_attention, paged_attention
 from acesearch_jax.models.config import DecoderConfig
 from acesearch_jax.sharding.rules import constrain, logical_axes, named_shardings
 
 Params = Any
-
-
-@flax.struct.dataclass
-class Past:
-  """A block of keys and values that new tokens may look back on.
-
-  Attributes:
-    keys: [L, B, S, K, H] (rotary embedding applied), or a tuple of L arrays [B, S, K, H].
-    values: like keys.
-    valid: [B, S] bool, slots that hold a token.
-  """
-
-  keys: Any
-  values: Any
-  valid: jax.Array
-
-
-def accumulation_dtype(dtype: str) -> Any:
-  """float32, or float64 for a float64 model (tests of sharding compare gradients in it)."""
-  return jnp.promote_types(dtype, jnp.float32)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
@@ -160,90 +138,19 @@ def rotary(x: jax.Array, positions: jax.Array, theta: float) -> jax.Array:
   return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], -1).astype(x.dtype)
 
 
-# Past keys are read this many at a time.
-ATTENTION_CHUNK = 64
-
-
-def attend(
-    query: jax.Array,
-    own: tuple[jax.Array, jax.Array, jax.Array],
-    past: Sequence[tuple[jax.Array, jax.Array, jax.Array]],
-    dtype: str,
-) -> jax.Array:
-  """Grouped-query attention to the new tokens and to past ones, with one softmax.
-
-  The past is read in chunks of `ATTENTION_CHUNK` keys up to the longest one of the batch, with the
-  running maximum and sum of arXiv 2205.14135: the work follows what is there, not the capacity. A chunk
-  in which a query sees nothing leaves its sums as they are, so neither capacity nor the length of
-  other rows changes the bits. With a past this has no reverse-mode derivative.
-
-  Args:
-    query: [B, T, N, H].
-    own: (keys [B, T, K, H], values [B, T, K, H], mask [B, T, T] bool, True where visible). Every query
-      must see at least one key.
-    past: blocks (keys [B, S, K, H], values [B, S, K, H], valid [B, S] bool, True where a token is, in
-      front of all places without). A cache kept as [B, K, S, H] and passed transposed is read in place.
-    dtype: of the matmul operands; scores and softmax are float32.
-
-  Returns:
-    [B, T, N, H] in `dtype`.
-  """
-  batch, length, heads, dim = query.shape
-  keys, values, mask = own
-  kv_heads = keys.shape[2]
-  groups = heads // kv_heads
-  # Scaled here and not in the scores, where the product may or may not be fused with what follows.
-  query = (query.astype(jnp.float32) * dim**-0.5).astype(dtype)
-  query = query.reshape(batch, length, kv_heads, groups, dim).transpose(0, 2, 3, 1, 4)
-  query = query.reshape(batch, kv_heads, groups * length, dim)  # X = G · T rows a key/value head
-  product = partial(jnp.einsum, preferred_element_type=accumulation_dtype(dtype))
-
-  def look(keys, values, visible, so_far=None):
-    """Adds keys [B, K, S, H] to (maximum, weighted sum of values, sum of weights) of every row."""
-    scores = jnp.where(visible, product('bkxh,bksh->bkxs', query, keys.astype(dtype)), -jnp.inf)
-    top = jax.lax.stop_gradient(jnp.max(scores, axis=-1, keepdims=True))
-    if so_far is not None:
-      top = jnp.maximum(top, so_far[0])
-    weights = jnp.exp(scores - top)
-    out = product('bkxs,bksh->bkxh', weights.astype(dtype), values.astype(dtype))
-    mass = jnp.sum(weights, axis=-1, keepdims=True)
-    if so_far is None:
-      return top, out, mass
-    fade = jnp.exp(so_far[0] - top)
-    return top, so_far[1] * fade + out, so_far[2] * fade + mass
-
-  mask = jnp.tile(mask, (1, groups, 1))[:, None]  # [B, 1, G · T, T]
-  sums = look(keys.swapaxes(1, 2), values.swapaxes(1, 2), mask)
-  for keys, values, valid in past:
-    keys, values, capacity = keys.swapaxes(1, 2), values.swapaxes(1, 2), valid.shape[1]
-    size = capacity if capacity % ATTENTION_CHUNK else ATTENTION_CHUNK
-
-    def chunk(i, sums, keys=keys, values=values, valid=valid, size=size):
-      def part(x, axis):
-        return jax.lax.dynamic_slice_in_dim(x, i * size, size, axis)
-
-      return look(part(keys, 2), part(values, 2), part(valid, 1)[:, None, None], sums)
-
-    longest = jnp.max(jnp.sum(valid, axis=1))
-    sums = jax.lax.fori_loop(0, -(-longest // size), chunk, sums)
-  _, out, mass = sums
-  out = (out / mass).reshape(batch, kv_heads, groups, length, dim).transpose(0, 3, 1, 2, 4)
-  return out.astype(dtype).reshape(batch, length, heads, dim)
-
-
 class Attention(nn.Module):
   config: DecoderConfig
 
   @nn.compact
-  def __call__(self, x, positions, segment_ids, past, past_masks):
-    """Self-attention over earlier blocks and, causally, over the new tokens.
+  def __call__(self, x, layer, positions, segment_ids, past):
+    """Self-attention over the past and, causally, over the new tokens.
 
     Args:
       x: [B, T, D].
+      layer: int32, its place among the layers.
       positions: [B, T] int32.
       segment_ids: [B, T] int32 or None, see `Decoder`.
-      past: tuple of (keys, values) blocks, each [B, S, K, H].
-      past_masks: tuple of [B, S] bool, one a block.
+      past: `Past` or None.
 
     Returns:
       The output [B, T, D] and the new tokens' (keys, values), [B, T, K, H] each.
@@ -257,14 +164,10 @@ class Attention(nn.Module):
     query = rotary(query, positions, config.rope_theta)
     key = rotary(key, positions, config.rope_theta)
     query = constrain(query, 'batch', 'length', 'heads', 'head_dim')
-    if not past:
+    if past is None:
       out = causal_attention(query, key, value, segment_ids)
     else:
-      causal = jnp.broadcast_to(jnp.tri(x.shape[1], dtype=bool), (*x.shape[:2], x.shape[1]))
-      if segment_ids is not None:
-        causal &= same_sequence(segment_ids[:, :, None], segment_ids[:, None, :])
-      blocks = [(*block, valid) for block, valid in zip(past, past_masks, strict=True)]
-      out = attend(query, (key, value, causal), blocks, config.dtype)
+      out = paged_attention(query, key, value, past, layer)
     out = Projection(config, heads, (config.width,), ('heads', 'head_dim'), ('embed',), name='out')(out)
     return out, (key, value)
 
@@ -289,9 +192,9 @@ class Block(nn.Module):
   config: DecoderConfig
 
   @nn.compact
-  def __call__(self, x, past, positions, segment_ids, past_masks):
+  def __call__(self, x, layer, positions, segment_ids, past):
     attended, new = Attention(self.config, name='attention')(
-        RMSNorm(self.config, name='attention_norm')(x), positions, segment_ids, past, past_masks
+        RMSNorm(self.config, name='attention_norm')(x), layer, positions, segment_ids, past
     )
     x = constrain(x + attended, 'batch', 'length', 'activation')
     x += MLP(self.config, name='mlp')(RMSNorm(self.config, name='mlp_norm')(x))
@@ -309,8 +212,8 @@ class Decoder(nn.Module):
       tokens: jax.Array,
       positions: jax.Array,
       segment_ids: jax.Array | None = None,
-      past: tuple[Past, ...] = (),
-  ) -> tuple[jax.Array, tuple[Any, Any]]:
+      past: Past | None = None,
+  ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
     """Runs the stack.
 
     Rows are padded on the right: causal masking alone keeps padding out of every real token, and what
@@ -320,11 +223,12 @@ class Decoder(nn.Module):
       tokens: [B, T] int32.
       positions: [B, T] int32, place of each token in its own sequence (past tokens counted).
       segment_ids: [B, T] int32 where rows hold several sequences, see `same_sequence`.
-      past: blocks of earlier keys and values, all visible where valid.
+      past: what each row has before its new tokens, which are then one sequence a row. Such a call has
+        no reverse-mode derivative.
 
     Returns:
-      Hidden states after the last norm, [B, T, D] in config.dtype, and the new (keys, values):
-      [L, B, T, K, H] each when scanned, tuples of L arrays [B, T, K, H] when unrolled.
+      Hidden states after the last norm, [B, T, D] in config.dtype, and the new tokens' keys and values,
+      [L, B, T, K, H] each, rotary embedding applied.
     """
     config = self.config
     init = nn.with_logical_partitioning(nn.initializers.normal(0.02), ('vocab', 'embed'))
@@ -336,7 +240,6 @@ class Decoder(nn.Module):
     x = constrain(x, 'batch', 'length', 'activation')
     if not config.tie_embeddings:
       Head(config, name='head')()  # declared here, applied by `unembed`
-    past_masks = tuple(block.valid for block in past)
     block_type = nn.remat(Block, prevent_cse=not config.scan_layers) if config.remat else Block
     if config.scan_layers:
       stack = nn.scan(
@@ -347,15 +250,13 @@ class Decoder(nn.Module):
           length=config.num_layers,
           metadata_params={nn.PARTITION_NAME: 'layers'},
       )(config, name='layers')
-      key_values = tuple((block.keys, block.values) for block in past)
-      x, new = stack(x, key_values, positions, segment_ids, past_masks)
+      x, new = stack(x, jnp.arange(config.num_layers), positions, segment_ids, past)
     else:
       layers = []
       for i in range(config.num_layers):
-        key_values = tuple((block.keys[i], block.values[i]) for block in past)
-        x, layer = block_type(config, name=f'layers_{i}')(x, key_values, positions, segment_ids, past_masks)
+        x, layer = block_type(config, name=f'layers_{i}')(x, i, positions, segment_ids, past)
         layers.append(layer)
-      new = tuple(zip(*layers, strict=True))
+      new = tuple(jnp.stack(part) for part in zip(*layers, strict=True))
     return RMSNorm(config, name='final_norm')(x), new
 
 

@@ -37,10 +37,7 @@ class SystemConfig:
     1024, 'Longest context in tokens, prompt and answer; longer ones are refused.', least=32
   )
   num_slots: int = option(32, 'Conversations decoded side by side.', least=1)
-  min_capacity: int = option(
-    1, 'Smallest context that the sampler is compiled for; larger values compile less.', least=1
-  )
-  cache_megabytes: int = option(1024, 'Size of the key/value cache.', least=1)
+  cache_megabytes: int = option(1024, 'Keys and values that the sampler holds, over all devices.', least=1)
   concurrency: int = option(64, 'Tasks in flight; enough to keep the decoding slots full.', least=1)
 
 

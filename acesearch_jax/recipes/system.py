@@ -118,7 +118,6 @@ class SearchSystem:
         EngineConfig(
             num_slots=config.num_slots,
             max_length=config.max_length,
-            min_capacity=config.min_capacity,
             cache_bytes=config.cache_megabytes << 20,
         ),
     )

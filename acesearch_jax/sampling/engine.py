@@ -1,6 +1,5 @@
 """The host side of sampling: which request is computed when, in a fixed set of device programs."""
 
-import collections
 import dataclasses
 import time
 from collections.abc import Sequence
@@ -11,13 +10,12 @@ import numpy as np
 from jax.sharding import Mesh
 
 from acesearch_jax.errors import UsageError, UserError
+from acesearch_jax.models.attention import PAST_CHUNK
 from acesearch_jax.models.config import DecoderConfig
-from acesearch_jax.sampling.prefix import Page, PrefixTree
-from acesearch_jax.sampling.programs import programs
+from acesearch_jax.sampling.prefix import Page
+from acesearch_jax.sampling.programs import num_lanes, programs
 from acesearch_jax.sampling.request import Completion, Request, refused
-
-# Capacities are multiples of so many tokens.
-CAPACITY_UNIT = 128
+from acesearch_jax.sampling.scheduler import Job, Lane, Scheduler, Seating
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,13 +26,12 @@ class EngineConfig:
     num_slots: sequences decoded together.
     max_length: longest prompt and answer together, in tokens.
     page_size: tokens a page of the prefix cache; shared prefixes are found in whole pages.
-    prefill_rows: pages computed together, a quarter of them when no more are wanted.
-    cache_bytes: size of the prefix cache. The slots come on top of it.
+    prefill_rows: pages computed together, a quarter of them when no more are wanted. Rows and slots are
+      rounded up to multiples of the shares of the batch.
+    cache_bytes: of keys and values on all devices; what running requests leave of it holds prefixes.
     decode_steps: tokens decoded between two looks of the host, when no slot becomes free.
     max_stops: stop sequences a request may have.
     max_stop_length: tokens in one.
-    min_capacity: tokens of the smallest slot and prefill that are compiled for. Smaller sizes save work
-      on short contexts, each costs compilations at the start.
     share_prefixes: keep prompts' pages for later prompts. Equal prefixes of prompts that wait at the
       same time are computed once in any case.
   """
@@ -47,15 +44,16 @@ class EngineConfig:
   decode_steps: int = 16
   max_stops: int = 4
   max_stop_length: int = 8
-  min_capacity: int = 1
   share_prefixes: bool = True
 
   def __post_init__(self):
     for field in dataclasses.fields(self):
       if getattr(self, field.name) < (field.name != 'share_prefixes'):
         raise UsageError(f'Sampler: {field.name} is {getattr(self, field.name)}, must be at least 1.')
-    if CAPACITY_UNIT % self.page_size:
-      raise UsageError(f'Sampler: page_size is {self.page_size}, must divide {CAPACITY_UNIT}.')
+    if PAST_CHUNK % self.page_size and self.page_size % PAST_CHUNK:
+      raise UsageError(
+          f'Sampler: page_size is {self.page_size}, must divide {PAST_CHUNK} or be a multiple of it.'
+      )
 
 
 @dataclasses.dataclass
@@ -74,7 +72,8 @@ class EngineStats:
     decode_calls: device calls.
     slot_steps: decode steps times slots, the most tokens those calls could have given.
     compilations: programs compiled.
-    peak_pages: most pages of the prefix cache in use.
+    peak_pages: most pages of the cache in use.
+    preempted: times a request lost its pages to older ones and began again.
     prefill_seconds: waiting for prefill.
     decode_seconds: waiting for decoding.
   """
@@ -89,34 +88,15 @@ class EngineStats:
   slot_steps: int = 0
   compilations: int = 0
   peak_pages: int = 0
+  preempted: int = 0
   prefill_seconds: float = 0.0
   decode_seconds: float = 0.0
-
-
-@dataclasses.dataclass(eq=False)
-class _Sequence:
-  """A request on its way."""
-
-  id: int
-  request: Request
-  pages: list[Page] = dataclasses.field(default_factory=list)
-  computed: int = 0  # of its pages, known to be ready
-  length: int = 0  # tokens in its slot's cache
-  parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = dataclasses.field(default_factory=list)
-
-  def next_page(self) -> Page | None:
-    """The first of its pages that is still to be computed."""
-    while self.computed < len(self.pages) and self.pages[self.computed].ready:
-      self.computed += 1
-    return self.pages[self.computed] if self.computed < len(self.pages) else None
 
 
 class Engine:
   """Samples completions of any number of requests with continuous batching and a prefix cache.
 
-  A request waits, then has pages and is computed into them page by page together with others, is
-  ready, sits in a slot while it is decoded, and is done. One request gives the same bits whatever
-  else is going on.
+  One request gives the same bits whatever else is going on.
   """
 
   def __init__(
@@ -135,7 +115,8 @@ class Engine:
       unroll_layers: hold each layer's weights apart; default on CPU, where a slice is a copy.
 
     Raises:
-      UserError: the prefix cache is too small for one request.
+      UsageError: the context is longer than the model's.
+      UserError: the cache is too small for one request.
     """
     if unroll_layers is None:
       unroll_layers = mesh.devices.flat[0].platform == 'cpu'
@@ -145,39 +126,30 @@ class Engine:
       raise UsageError(
           f'Sampler: max_length is {engine_config.max_length}, the model has {config.max_length}.'
       )
+    lanes = num_lanes(mesh)
     size = engine_config.page_size
-    numbers = 2 * config.num_layers * config.num_kv_heads * config.head_dim
-    page_bytes = size * numbers * np.dtype(config.dtype).itemsize
-    num_pages = engine_config.cache_bytes // page_bytes
-    needed = -(-engine_config.max_length // size)
-    if num_pages < needed:
-      raise UserError(
-          f'Sampler: a cache of {engine_config.cache_bytes} bytes holds {num_pages * size} tokens, one '
-          f'request may need {needed * size}: raise --cache_megabytes to {-(-needed * page_bytes >> 20)} or '
-          'lower --max_length.'
-      )
+    num_pages = _num_pages(self.config, engine_config, lanes)
+    self._slots_a_lane = -(-engine_config.num_slots // lanes)
     self._programs = programs(
         self.config,
         mesh,
-        engine_config.num_slots,
+        self._slots_a_lane * lanes,
         size,
+        num_pages,
         engine_config.decode_steps,
         (engine_config.max_stops, engine_config.max_stop_length),
     )
     self._params = self._programs.load(params)
-    self._pages = self._programs.make_pages(num_pages)
-    self._tree = PrefixTree(num_pages, size, engine_config.share_prefixes)
-    self._capacities = _capacities(engine_config.min_capacity, engine_config.max_length)
+    self._pool = self._programs.make_pool()
+    self._state = self._programs.make_state()
+    self._lanes = [
+        Lane(self._slots_a_lane, num_pages, size, engine_config.share_prefixes) for _ in range(lanes)
+    ]
+    self._scheduler = Scheduler(self._lanes)
     # A product with few rows takes another path through the matrix library, with other bits: at
     # least two pages, or as many as make 64 rows.
-    rows = engine_config.prefill_rows
+    rows = -(-engine_config.prefill_rows // lanes)
     self._row_counts = sorted({min(rows, max(2, -(-64 // size), rows // 4)), rows})
-    self._capacity = self._capacities[0]
-    self._state: Any = None
-    self._slots: list[_Sequence | None] = [None] * engine_config.num_slots
-    self._waiting: collections.deque[_Sequence] = collections.deque()
-    self._planned: dict[_Sequence, None] = {}  # have pages, not all of them computed
-    self._ready: collections.deque[_Sequence] = collections.deque()
     self._done: list[tuple[int, Completion]] = []
     self._next_id = 0
     self._prompts: set[tuple[int, ...]] = set()
@@ -199,34 +171,37 @@ class Engine:
           f'Sampler: stop sequences are {stops}, at most {sizes.max_stops} of at most '
           f'{sizes.max_stop_length} tokens fit; raise max_stops or max_stop_length.'
       )
-    sequence = _Sequence(self._next_id, request)
+    id = self._next_id
     self._next_id += 1
     length = len(request.prompt)
     if not length:
-      self._done.append((sequence.id, refused('The prompt is empty.')))
+      self._done.append((id, refused('The prompt is empty.')))
     elif length >= sizes.max_length:
       message = f'The prompt has {length} tokens, the context {sizes.max_length}, the answer needs one.'
-      self._done.append((sequence.id, refused(message)))
+      self._done.append((id, refused(message)))
     elif not 0 <= min(request.prompt) <= max(request.prompt) < self.config.vocab_size:
       message = f'The prompt has token ids outside the vocabulary of {self.config.vocab_size}.'
-      self._done.append((sequence.id, refused(message)))
+      self._done.append((id, refused(message)))
     else:
-      self._waiting.append(sequence)
+      limit = min(request.params.max_tokens, sizes.max_length - length)
+      self._scheduler.wait(Job(id, request, limit))
       self.stats.prompt_tokens += length - 1
       if request.prompt not in self._prompts:
         self._prompts.add(request.prompt)
         self.stats.distinct_prompt_tokens += length - 1
-    return sequence.id
+    return id
 
   def step(self) -> list[tuple[int, Completion]]:
     """Makes some progress: one prefill or one decode call. Returns what has been completed."""
-    self._plan()
-    self._admit()
-    active = sum(sequence is not None for sequence in self._slots)
-    rows = self._rows_to_prefill()
+    self._scheduler.plan()
+    self._seat()
+    rows = [lane.rows(self._row_counts[-1]) for lane in self._lanes]
+    active = sum(lane.num_active for lane in self._lanes)
+    ready = sum(len(lane.ready) for lane in self._lanes)
     # Prefill ahead of need while that fills the rows of a call; otherwise only for want of sequences.
-    target = 2 * len(self._slots) if len(rows) == self.engine_config.prefill_rows else len(self._slots)
-    if rows and active + len(self._ready) < target:
+    slots = self._slots_a_lane * len(self._lanes)
+    target = 2 * slots if all(len(part) == self._row_counts[-1] for part in rows) else slots
+    if any(rows) and active + ready < target:
       self._prefill(rows)
     elif active:
       self._decode()
@@ -252,26 +227,19 @@ class Engine:
   def cancel(self, id: int) -> None:
     """Forgets a request; it will not be completed. Unknown and completed ids are ignored."""
     self._done = [(other, completion) for other, completion in self._done if other != id]
-    self._waiting = collections.deque(sequence for sequence in self._waiting if sequence.id != id)
-    for sequence in [*self._planned, *self._ready]:
-      if sequence.id == id:
-        self._planned.pop(sequence, None)
-        self._ready = collections.deque(other for other in self._ready if other is not sequence)
-        self._tree.release(sequence.pages)
-    for slot, sequence in enumerate(self._slots):
-      if sequence is not None and sequence.id == id:
-        self._slots[slot] = None
-        self._state = self._programs.cancel(self._state, self._capacity, np.int32(slot))
+    sat = self._scheduler.cancel(id)
+    if sat is not None:
+      self._empty(*sat)
 
   @property
   def busy(self) -> bool:
     """There are requests that have not been completed."""
-    return bool(self._done or self._waiting or self._planned or self._ready or any(self._slots))
+    return bool(self._done) or self._scheduler.busy
 
   @property
   def num_pages_held(self) -> int:
     """Pages that live requests need; 0 when idle."""
-    return self._tree.num_pages - self._tree.num_free - self._tree.num_idle
+    return sum(lane.tree.num_held for lane in self._lanes)
 
   def update_params(self, params: Any) -> None:
     """Takes new weights of the same shapes; what the old ones left in the prefix cache is dropped.
@@ -283,14 +251,16 @@ class Engine:
       raise RuntimeError('Weights cannot change while requests are on their way.')
     self._params = None  # make room first
     self._params = self._programs.load(params)
-    self._tree.flush()
+    for lane in self._lanes:
+      lane.tree.flush()
 
   def reset_stats(self) -> EngineStats:
     """Starts counting anew; returns the counts so far."""
-    stats = dataclasses.replace(self.stats, peak_pages=self._tree.peak)
+    stats = dataclasses.replace(self.stats, peak_pages=sum(lane.tree.peak for lane in self._lanes))
     self.stats = EngineStats()
     self._prompts.clear()
-    self._tree.peak = self._tree.num_pages - self._tree.num_free
+    for lane in self._lanes:
+      lane.tree.peak = lane.tree.num_pages - lane.tree.num_free
     return stats
 
   def warm_up(self) -> float:
@@ -298,18 +268,12 @@ class Engine:
     if self.busy:
       raise RuntimeError('Warm up before the first request.')
     start = time.monotonic()
-    for capacity in self._capacities:
-      for count in self._row_counts:
-        self._call_prefill([], capacity, count)
-      state = self._programs.make_state(capacity)
-      state, _ = self._programs.decode(self._params, state, capacity, np.bool_(True))
-      state = self._programs.admit(
-          state, self._pages, capacity, self._table([], capacity), np.int32(0), self._row(_NOTHING)
-      )
-      state = self._programs.cancel(state, capacity, np.int32(0))
-      for other in self._capacities:
-        if other != capacity:
-          jax.block_until_ready(self._programs.resize(state, other))
+    for count in self._row_counts:
+      self._call_prefill([{} for _ in self._lanes], count)
+    self._call_seat([None for _ in self._lanes])
+    self._call_decode(leave_early=True)
+    self._empty(self._lanes[0], 0)
+    jax.block_until_ready(self._state)
     self._count_compilations()
     return time.monotonic() - start
 
@@ -318,147 +282,120 @@ class Engine:
     self.stats.compilations += compiled - self._compiled
     self._compiled = compiled
 
-  # Scheduling.
+  # Progress.
 
-  def _plan(self) -> None:
-    """Gives pages to waiting requests, in order, as far as the pool goes."""
-    while self._waiting and len(self._planned) + len(self._ready) < 4 * len(self._slots):
-      sequence = self._waiting[0]
-      pages = self._tree.acquire(sequence.request.prompt[:-1])
-      if pages is None:
-        return
-      sequence.pages = pages
-      self._waiting.popleft()
-      self._planned[sequence] = None
-      self._sort_out(sequence)
-
-  def _sort_out(self, sequence: _Sequence) -> None:
-    if sequence.next_page() is None:
-      del self._planned[sequence]
-      self._ready.append(sequence)
-
-  def _rows_to_prefill(self) -> list[tuple[Page, list[Page]]]:
-    """The next pages to compute, each with those before it."""
-    rows: dict[Page, list[Page]] = {}
-    for sequence in self._planned:
-      if len(rows) == self.engine_config.prefill_rows:
-        break
-      page = sequence.next_page()
-      rows[page] = sequence.pages[: page.depth]
-    return list(rows.items())
-
-  def _prefill(self, rows: list[tuple[Page, list[Page]]]) -> None:
+  def _prefill(self, rows: list[dict[Page, list[Page]]]) -> None:
     start = time.monotonic()
-    longest = max(page.depth for page, _ in rows) * self.engine_config.page_size
-    count = next(count for count in self._row_counts if count >= len(rows))
-    self._call_prefill(rows, self._fitting(longest), count)
-    for page, _ in rows:
-      page.ready = True
-      self.stats.prefilled_tokens += len(page.tokens)
-    for sequence in list(self._planned):
-      self._sort_out(sequence)
+    wanted = max(len(part) for part in rows)
+    self._call_prefill(rows, next(count for count in self._row_counts if count >= wanted))
+    for lane, part in zip(self._lanes, rows, strict=True):
+      lane.computed(part)
+      self.stats.prefilled_tokens += sum(len(page.tokens) for page in part)
     self.stats.prefill_calls += 1
     self.stats.prefill_seconds += time.monotonic() - start
 
-  def _call_prefill(self, rows: list[tuple[Page, list[Page]]], capacity: int, count: int) -> None:
-    size = self.engine_config.page_size
-    tokens, starts = np.zeros((count, size), np.int32), np.zeros(count, np.int32)
-    table = np.zeros((count, capacity // size), np.int32)
-    write = np.full(count, self._tree.num_pages, np.int32)
-    for i, (page, before) in enumerate(rows):
-      tokens[i, : len(page.tokens)] = page.tokens
-      starts[i] = page.depth * size
-      table[i] = self._table(before, capacity)
-      write[i] = page.index
-    self._pages = self._programs.prefill(self._params, self._pages, tokens, starts, table, write)
-
-  def _admit(self) -> None:
-    """Moves ready sequences to free slots."""
-    for slot, sitting in enumerate(self._slots):
-      if sitting is not None or not self._ready:
-        continue
-      sequence = self._next_ready()
-      sequence.length = len(sequence.request.prompt) - 1
-      self._slots[slot] = sequence
-      self._ensure_capacity()
-      self._state = self._programs.admit(
-          self._state,
-          self._pages,
-          self._capacity,
-          self._table(sequence.pages, self._capacity),
-          np.int32(slot),
-          self._row(sequence.request),
-      )
-      self._tree.release(sequence.pages)
-      sequence.pages = []
-
-  def _next_ready(self) -> _Sequence:
-    """The first that fits the slots as they are; longer ones wait, but not behind all the others."""
-    first = self._ready[0]
-    if first.id + 8 * len(self._slots) > self._next_id:
-      for sequence in self._ready:
-        if len(sequence.request.prompt) - 1 + self.engine_config.decode_steps <= self._capacity:
-          self._ready.remove(sequence)
-          return sequence
-    return self._ready.popleft()
-
-  def _ensure_capacity(self) -> None:
-    """Makes the slots long enough for the next decode call, shorter once half would do."""
-    longest = max((sequence.length for sequence in self._slots if sequence), default=0)
-    needed = self._fitting(min(longest + self.engine_config.decode_steps, self.engine_config.max_length))
-    if self._state is None:
-      self._state, self._capacity = self._programs.make_state(needed), needed
-    elif needed > self._capacity or 2 * needed <= self._capacity:
-      self._state, self._capacity = self._programs.resize(self._state, needed), needed
+  def _seat(self) -> None:
+    """Moves ready sequences to free slots, one a lane each time."""
+    while any(seatings := [lane.seat() for lane in self._lanes]):
+      self._call_seat(seatings)
 
   def _decode(self) -> None:
     start = time.monotonic()
-    self._ensure_capacity()
-    leave_early = np.bool_(bool(self._ready))
-    self._state, out = self._programs.decode(self._params, self._state, self._capacity, leave_early)
-    out = jax.device_get(out)
-    for slot, sequence in enumerate(self._slots):
-      if sequence is None:
-        continue
-      count = out['counts'][slot]
-      sequence.parts.append(tuple(out[name][slot, :count] for name in ('tokens', 'logps', 'behaviour_logps')))
-      sequence.length += int(count)
-      self.stats.decoded_tokens += int(count)
-      if not out['active'][slot]:
-        arrays = (np.concatenate(part) for part in zip(*sequence.parts, strict=True))
-        finish = 'stop' if out['stopped'][slot] else 'length'
-        self._done.append((sequence.id, Completion(*arrays, finish)))
-        self._slots[slot] = None
+    for lane in self._lanes:
+      for job, slot in lane.grow(self.engine_config.decode_steps):
+        self._scheduler.wait(job)
+        self.stats.preempted += 1
+        if slot is not None:
+          self._empty(lane, slot)
+    out = self._call_decode(leave_early=any(lane.ready for lane in self._lanes))
+    for lane, first in zip(self._lanes, range(0, len(out['counts']), self._slots_a_lane), strict=True):
+      for slot, job in enumerate(lane.slots):
+        if job is not None:
+          self._collect(lane, slot, job, jax.tree.map(lambda x, i=first + slot: x[i], out))
     self.stats.decode_calls += 1
-    self.stats.slot_steps += int(out['counts'].max()) * len(self._slots)
+    self.stats.slot_steps += int(out['counts'].max()) * len(out['counts'])
     self.stats.decode_seconds += time.monotonic() - start
 
-  # Host arrays.
+  def _collect(self, lane: Lane, slot: int, job: Job, out: dict[str, np.ndarray]) -> None:
+    """Takes a slot's tokens from the arrays of a decode call."""
+    count = int(out['counts'])
+    job.parts.append(tuple(out[name][:count] for name in ('tokens', 'logps', 'behaviour_logps')))
+    job.length += count
+    self.stats.decoded_tokens += count
+    if not out['active']:
+      arrays = (np.concatenate(part) for part in zip(*job.parts, strict=True))
+      self._done.append((job.id, Completion(*arrays, 'stop' if out['stopped'] else 'length')))
+      lane.remove(job)
 
-  def _fitting(self, length: int) -> int:
-    return next(capacity for capacity in self._capacities if capacity >= length)
+  # Device calls.
 
-  def _table(self, pages: list[Page], capacity: int) -> np.ndarray:
-    table = np.zeros(capacity // self.engine_config.page_size, np.int32)
-    table[: len(pages)] = [page.index for page in pages]
-    return table
+  def _call_prefill(self, rows: list[dict[Page, list[Page]]], count: int) -> None:
+    """Computes the pages of each lane, at most `count`."""
+    size = self.engine_config.page_size
+    shape = (len(self._lanes), count)
+    tokens, starts = np.zeros((*shape, size), np.int32), np.zeros(shape, np.int32)
+    table = np.zeros((*shape, self._table_length), np.int32)
+    write = np.full(shape, self._lanes[0].tree.num_pages, np.int32)
+    for lane, part in enumerate(rows):
+      for row, (page, before) in enumerate(part.items()):
+        tokens[lane, row, : len(page.tokens)] = page.tokens
+        starts[lane, row] = page.depth * size
+        table[lane, row, : len(before)] = [other.index for other in before]
+        write[lane, row] = page.index
+    arrays = (x.reshape(-1, *x.shape[2:]) for x in (tokens, starts, table, write))
+    self._pool = self._programs.prefill(self._params, self._pool, *arrays)
 
-  def _row(self, request: Request) -> dict[str, np.ndarray]:
+  def _call_seat(self, seatings: list[Seating | None]) -> None:
+    """Seats at most one sequence a lane."""
+    none = self._lanes[0].tree.num_pages
+    nothing = Job(-1, Request((0,), ()), 0)
+    rows = [self._row(seating.job if seating else nothing) for seating in seatings]
+    slot, source, target = np.transpose([
+        (seating.slot, seating.source or 0, none if seating.target is None else seating.target)
+        if seating
+        else (self._slots_a_lane, 0, none)
+        for seating in seatings
+    ]).astype(np.int32)
+    row = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+    self._state, self._pool = self._programs.seat(self._state, self._pool, slot, row, source, target)
+
+  def _call_decode(self, leave_early: bool) -> dict[str, np.ndarray]:
+    table = np.zeros((len(self._lanes), self._slots_a_lane, self._table_length), np.int32)
+    for lane, part in enumerate(self._lanes):
+      for slot, job in enumerate(part.slots):
+        if job is not None:
+          places = job.places()
+          table[lane, slot, : len(places)] = places
+    table = table.reshape(-1, self._table_length)
+    self._state, self._pool, out = self._programs.decode(
+        self._params, self._state, self._pool, table, np.bool_(leave_early)
+    )
+    return jax.device_get(out)
+
+  def _empty(self, lane: Lane, slot: int) -> None:
+    """Stops decoding in a slot of a lane."""
+    number = self._lanes.index(lane) * self._slots_a_lane + slot
+    self._state = self._programs.cancel(self._state, np.int32(number))
+
+  @property
+  def _table_length(self) -> int:
+    return -(-self.engine_config.max_length // self.engine_config.page_size)
+
+  def _row(self, job: Job) -> dict[str, np.ndarray]:
     """What the decode state holds of a request, one entry a slot array."""
-    params, sizes = request.params, self.engine_config
+    request, params, sizes = job.request, job.request.params, self.engine_config
     stops = np.full((sizes.max_stops, sizes.max_stop_length), -1, np.int32)
     for i, stop in enumerate(params.stop):
       stops[i, -len(stop) :] = stop
     seen = np.zeros(self.config.vocab_size, bool)
     seen[list(request.prompt)] = True
-    length = len(request.prompt) - 1
     return {
-        'length': np.int32(length),
+        'length': np.int32(len(request.prompt) - 1),
         'token': np.int32(request.prompt[-1]),
         'active': np.bool_(True),
         'key': request.key_data(),
         'drawn': np.int32(0),
-        'limit': np.int32(min(params.max_tokens, sizes.max_length - length - 1)),
+        'limit': np.int32(job.limit),
         'stops': stops,
         'tail': np.full(sizes.max_stop_length, -1, np.int32),
         'temperature': np.float32(params.temperature),
@@ -470,14 +407,17 @@ class Engine:
     }
 
 
-_NOTHING = Request((0,), ())
-
-
-def _capacities(smallest: int, max_length: int) -> list[int]:
-  """Sizes in `CAPACITY_UNIT`: 1, 2, 3, 4, 6, 8, 12, 16, ... up to what holds `max_length`.
-
-  Those that cannot hold `smallest` tokens are left out.
-  """
-  first, last = (-(-length // CAPACITY_UNIT) for length in (min(smallest, max_length), max_length))
-  sizes = sorted({1, *(step << i for i in range(last.bit_length()) for step in (2, 3))})
-  return [CAPACITY_UNIT * size for size in [*(size for size in sizes if first <= size < last), last]]
+def _num_pages(config: DecoderConfig, sizes: EngineConfig, lanes: int) -> int:
+  """Pages of one lane."""
+  numbers = 2 * config.num_layers * config.num_kv_heads * config.head_dim
+  page_bytes = sizes.page_size * numbers * np.dtype(config.dtype).itemsize
+  num_pages = sizes.cache_bytes // (page_bytes * lanes)
+  # The last page of a prompt is copied before its first is free.
+  needed = -(-sizes.max_length // sizes.page_size) + 1
+  if num_pages < needed:
+    raise UserError(
+        f'Sampler: a cache of {sizes.cache_bytes} bytes holds {num_pages * sizes.page_size} tokens for each '
+        f'of {lanes} shares of the batch, one request may need {needed * sizes.page_size}: raise '
+        f'--cache_megabytes to {-(-needed * page_bytes * lanes >> 20)} or lower --max_length.'
+    )
+  return num_pages

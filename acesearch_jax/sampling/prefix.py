@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+from collections.abc import Iterable
 
 Tokens = tuple[int, ...]
 
@@ -32,7 +33,8 @@ class PrefixTree:
   """Allocates pages to prompts so that equal prefixes share them.
 
   Prefixes are shared in whole pages, and in a last partial page by prompts that are equal to their
-  end. Pages nobody needs stay until their room is, least recently used first.
+  end. Pages nobody needs stay until their room is, least recently used first. Pages for what follows a
+  prompt are borrowed one by one and are not in the tree.
   """
 
   def __init__(self, num_pages: int, page_size: int, keep: bool = True):
@@ -57,20 +59,23 @@ class PrefixTree:
   def num_idle(self) -> int:
     return len(self._idle)
 
+  @property
+  def num_held(self) -> int:
+    """Pages that somebody needs."""
+    return self.num_pages - self.num_free - self.num_idle
+
+  def missing(self, tokens: Tokens) -> int:
+    """Pages that `acquire` would have to make."""
+    chunks = self._chunks(tokens)
+    return len(chunks) - len(self._find(chunks))
+
   def acquire(self, tokens: Tokens) -> list[Page] | None:
     """The pages of `tokens` in order, referenced once each; new ones are not ready.
 
     Returns None, and changes nothing, when the pool has no room now.
     """
-    size = self._page_size
-    chunks = [tokens[start : start + size] for start in range(0, len(tokens), size)]
-    path, children = [], self._roots
-    for chunk in chunks:
-      page = children.get(chunk)
-      if page is None:
-        break
-      path.append(page)
-      children = page.children
+    chunks = self._chunks(tokens)
+    path = self._find(chunks)
     # Idle pages on the path are about to be used: they make no room.
     room = len(self._free) + len(self._idle) - sum(not page.references for page in path)
     if len(chunks) - len(path) > room:
@@ -83,7 +88,6 @@ class PrefixTree:
       (parent.children if parent else self._roots)[chunk] = page
       self._reference(page)
       path.append(page)
-    self.peak = max(self.peak, self.num_pages - len(self._free))
     return path
 
   def release(self, path: list[Page]) -> None:
@@ -99,6 +103,14 @@ class PrefixTree:
       else:
         self._drop(page)
 
+  def borrow(self) -> int | None:
+    """The place of a page outside the tree, None when there is no room now."""
+    return self._take() if self._free or self._idle else None
+
+  def give_back(self, indices: Iterable[int]) -> None:
+    """Returns borrowed pages."""
+    self._free.extend(indices)
+
   def flush(self) -> None:
     """Forgets every idle page (the weights have changed)."""
     while self._idle:
@@ -111,7 +123,24 @@ class PrefixTree:
   def _take(self) -> int:
     if not self._free:
       self._drop(self._idle.popitem(last=False)[0])
-    return self._free.pop()
+    index = self._free.pop()
+    self.peak = max(self.peak, self.num_pages - len(self._free))
+    return index
+
+  def _chunks(self, tokens: Tokens) -> list[Tokens]:
+    size = self._page_size
+    return [tokens[start : start + size] for start in range(0, len(tokens), size)]
+
+  def _find(self, chunks: list[Tokens]) -> list[Page]:
+    """Pages that hold the first of the chunks."""
+    path, children = [], self._roots
+    for chunk in chunks:
+      page = children.get(chunk)
+      if page is None:
+        break
+      path.append(page)
+      children = page.children
+    return path
 
   def _drop(self, page: Page) -> None:
     del (page.parent.children if page.parent else self._roots)[page.tokens]

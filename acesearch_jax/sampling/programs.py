@@ -1,11 +1,13 @@
-"""The sampler's device programs: prefill a page, admit a prompt to a slot, decode, change capacity.
+"""The sampler's device programs: prefill pages, seat a prompt in a slot, decode.
 
-Prompts are computed into a pool of pages and copied from there to a slot, where decoding appends to
-them in place. A slot's keys lie at the place of their token, so how decoding is cut into calls, who
-sits in the other slots and how large the slots are does not change the bits of a sequence.
+Keys and values live in pages of one pool, those of prompts and those that decoding fills alike. A token's
+page and place there follow from its position, so how decoding is cut into calls, who sits in the other
+slots and which pages a sequence has do not change its bits.
 
-Dimension letters as in `models.decoder`, and: B slots, C capacity of a slot in tokens, P pages in the
-pool, S tokens a page, R rows of a prefill.
+Rows, slots and pages are split into lanes, one for each share of the batch axes of the mesh: a sequence
+stays in its lane, whose pages are on the same devices.
+
+Dimension letters as in `models.attention`, and: B slots, R rows of a prefill, all lanes together.
 """
 
 import functools
@@ -16,12 +18,19 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
 
+from acesearch_jax.models.attention import Past
 from acesearch_jax.models.config import DecoderConfig
-from acesearch_jax.models.decoder import Decoder, Past, abstract_params, unembed, unstack_layers
+from acesearch_jax.models.decoder import Decoder, abstract_params, unembed, unstack_layers
 from acesearch_jax.sampling.distribution import Controls, sample
 from acesearch_jax.sharding.rules import named_shardings, partition_spec
 
 State = dict[str, Any]
+Pool = tuple[jax.Array, jax.Array]
+
+
+def num_lanes(mesh: Mesh) -> int:
+  """E: into how many parts a batch is split over `mesh`."""
+  return mesh.shape['data'] * mesh.shape['fsdp']
 
 
 @functools.lru_cache
@@ -30,19 +39,19 @@ def programs(
     mesh: Mesh,
     num_slots: int,
     page_size: int,
+    num_pages: int,
     decode_steps: int,
     stop_shape: tuple[int, int],
 ) -> 'Programs':
   """`Programs` of these sizes, the same ones each time: a second engine compiles nothing again."""
-  return Programs(config, mesh, num_slots, page_size, decode_steps, stop_shape)
+  return Programs(config, mesh, num_slots, page_size, num_pages, decode_steps, stop_shape)
 
 
 class Programs:
   """Jitted functions over one model, mesh and set of fixed sizes.
 
-  `pages` is a pair (keys, values), per layer [P, K, S, H]; a state's 'keys' and 'values' are per layer
-  [B, K, C, H]. Both are donated: every program returns their successors. Layers are a leading axis
-  when `config.scan_layers`, else a tuple.
+  A pool is (keys, values), [E, L, P, K, S, H] each. Pool and state are donated: every program returns
+  their successors.
   """
 
   def __init__(
@@ -51,14 +60,16 @@ class Programs:
       mesh: Mesh,
       num_slots: int,
       page_size: int,
+      num_pages: int,
       decode_steps: int,
       stop_shape: tuple[int, int],
   ):
     """Args:
       config: of the model; `scan_layers` says how the layers are held here.
       mesh: where everything lives.
-      num_slots: B.
+      num_slots: B, a multiple of the lanes.
       page_size: S, also the tokens a prefill row takes.
+      num_pages: P, of one lane.
       decode_steps: most tokens a slot gets in one call.
       stop_shape: stop sequences a request may have, tokens each.
     """
@@ -66,76 +77,52 @@ class Programs:
     self.mesh = mesh
     self._decoder = Decoder(config)
     self._num_slots = num_slots
-    self._page_size = page_size
+    self._num_pages = num_pages
     self._decode_steps = decode_steps
     self._stop_shape = stop_shape
+    self._lanes = num_lanes(mesh)
+    self._pool_shape = (
+        self._lanes, config.num_layers, num_pages, config.num_kv_heads, page_size, config.head_dim
+    )  # fmt: skip
     shapes, axes = abstract_params(config)
     self.params_shardings = named_shardings(shapes, axes, mesh)
-    page_shape = (1, config.num_kv_heads, page_size, config.head_dim)
-    pages = self._cache_shardings((None, 'kv_heads', None, None), page_shape)
+    spec = partition_spec(('batch', None, None, 'kv_heads', None, None), self._pool_shape, mesh)
+    self._pool_shardings = (NamedSharding(mesh, spec),) * 2
+    self._state_shardings = self._shardings(jax.eval_shape(self._make_state))
     self._jitted: list[Any] = []
-    self.prefill = self._jit(self._prefill, donate=(1,), out=(pages, pages))
-    self.make_pages = self._jit(self._make_pages, out=(pages, pages), static=(0,))
+    pool, state = self._pool_shardings, self._state_shardings
+    # Weights for decoding from a scanned tree.
     self.load = self._jit(self._load, out=self.params_shardings)
-    self._by_capacity: dict[int, dict[str, Callable]] = {}
+    self.make_pool = self._jit(self._make_pool, out=pool)
+    self.make_state = self._jit(self._make_state, out=state)
+    self.prefill = self._jit(self._prefill, out=pool, donate=(1,))
+    self.seat = self._jit(self._seat, out=(state, pool), donate=(0, 1))
+    self.decode = self._jit(self._decode, out=(state, pool, None), donate=(1, 2))
+    self.cancel = self._jit(self._cancel, out=state, donate=(0,))
 
-  def make_state(self, capacity: int) -> State:
-    """Empty slots."""
-    return self._at(capacity)['make']()
-
-  def admit(self, state: State, pages: Any, capacity: int, table: Any, slot: Any, row: State) -> State:
-    """Copies a prompt's pages into a slot and sets its row of every other state array.
-
-    Args:
-      table: [C / S] int32, the prompt's pages in order, anything after its end.
-      slot: int32.
-      row: what `state` holds a slot, without keys and values.
-    """
-    return self._at(capacity)['admit'](state, pages, table, slot, row)
-
-  def decode(self, params: Any, state: State, capacity: int, leave_early: Any) -> tuple[State, State]:
-    """Samples up to `decode_steps` tokens a slot.
+  def abstract_decode(self, context: int) -> tuple[Any, tuple[Any, ...]]:
+    """The jitted decode function and its arguments as shapes with shardings, to compile ahead of time.
 
     Args:
-      leave_early: bool; return as soon as a slot is free.
-
-    Returns:
-      The state, and arrays: 'tokens', 'logps', 'behaviour_logps' [B, decode_steps], 'counts' [B] (how
-      many of them), 'stopped' [B] (a stop sequence came), 'active' [B] (goes on).
+      context: longest sequence in tokens.
     """
-    return self._at(capacity)['decode'](params, state, leave_early)
-
-  def resize(self, state: State, capacity: int) -> State:
-    """The same slots with another capacity, which must hold every active one."""
-    return self._at(capacity)['resize'](state)
-
-  def cancel(self, state: State, capacity: int, slot: Any) -> State:
-    """Makes a slot inactive."""
-    return self._at(capacity)['cancel'](state, slot)
-
-  def abstract_decode(self, capacity: int) -> tuple[Any, tuple[Any, ...]]:
-    """The jitted decode function and its arguments as shapes with shardings, to compile ahead of time."""
     scanned, _ = abstract_params(self.config.replace(scan_layers=True))
-    shapes = jax.eval_shape(self._load, scanned)
-    state = jax.eval_shape(functools.partial(self._make_state, capacity))
 
     def place(shape, sharding):
       return jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=sharding)
 
-    flag = jax.ShapeDtypeStruct((), jnp.bool_)
-    params = jax.tree.map(place, shapes, self.params_shardings)
-    return self._at(capacity)['decode'].jitted, (
-        params, jax.tree.map(place, state, self._state_shardings(capacity)), flag,
-    )  # fmt: skip
+    params = jax.tree.map(place, jax.eval_shape(self._load, scanned), self.params_shardings)
+    state = jax.tree.map(place, jax.eval_shape(self._make_state), self._state_shardings)
+    pool = jax.tree.map(place, jax.eval_shape(self._make_pool), self._pool_shardings)
+    table = jax.ShapeDtypeStruct((self._num_slots, -(-context // self._pool_shape[4])), jnp.int32)
+    return self.decode.jitted, (params, state, pool, table, jax.ShapeDtypeStruct((), jnp.bool_))
 
   @property
   def compilations(self) -> int:
     return sum(function._cache_size() for function in self._jitted)
 
-  def _jit(
-      self, function: Callable, out: Any, donate: tuple[int, ...] = (), static: tuple[int, ...] = ()
-  ) -> Callable:
-    jitted = jax.jit(function, donate_argnums=donate, out_shardings=out, static_argnums=static)
+  def _jit(self, function: Callable, out: Any, donate: tuple[int, ...] = ()) -> Callable:
+    jitted = jax.jit(function, donate_argnums=donate, out_shardings=out)
     self._jitted.append(jitted)
 
     def call(*arguments):
@@ -143,57 +130,36 @@ class Programs:
         return jitted(*arguments)
 
     call.jitted = jitted
-    return call
+    return functools.update_wrapper(call, function)
 
-  def _at(self, capacity: int) -> dict[str, Callable]:
-    if capacity not in self._by_capacity:
-      out = self._state_shardings(capacity)
-      self._by_capacity[capacity] = {
-          'make': self._jit(functools.partial(self._make_state, capacity), out),
-          'admit': self._jit(self._admit, out, donate=(0,)),
-          'decode': self._jit(self._decode, (out, None), donate=(1,)),
-          'resize': self._jit(functools.partial(self._resize, capacity), out),
-          'cancel': self._jit(self._cancel, out, donate=(0,)),
-      }
-    return self._by_capacity[capacity]
-
-  # Shapes and shardings.
-
-  def _cache_shardings(self, axes: tuple[str | None, ...], shape: tuple[int, ...]) -> Any:
-    spec = partition_spec(axes, shape, self.mesh)
-    if self.config.scan_layers:
-      return NamedSharding(self.mesh, jax.sharding.PartitionSpec(None, *spec))
-    return (NamedSharding(self.mesh, spec),) * self.config.num_layers
-
-  def _state_shardings(self, capacity: int) -> State:
-    shapes = jax.eval_shape(functools.partial(self._make_state, capacity))
+  def _shardings(self, state: State) -> State:
     shardings = {}
-    for name, value in shapes.items():
-      if name in ('keys', 'values'):
-        shape = (self._num_slots, self.config.num_kv_heads, capacity, self.config.head_dim)
-        shardings[name] = self._cache_shardings(('batch', 'kv_heads', None, None), shape)
-      else:
-        rest = ('vocab',) if name == 'seen' else (None,) * (value.ndim - 1)
-        shardings[name] = NamedSharding(self.mesh, partition_spec(('batch', *rest), value.shape, self.mesh))
+    for name, value in state.items():
+      rest = ('vocab',) if name == 'seen' else (None,) * (value.ndim - 1)
+      shardings[name] = NamedSharding(self.mesh, partition_spec(('batch', *rest), value.shape, self.mesh))
     return shardings
 
-  def _zeros(self, shape: tuple[int, ...]) -> Any:
-    layers = self.config.num_layers
-    if self.config.scan_layers:
-      return jnp.zeros((layers, *shape), self.config.dtype)
-    return tuple(jnp.zeros(shape, self.config.dtype) for _ in range(layers))
+  # The programs.
 
-  def _make_pages(self, num_pages: int) -> Any:
-    shape = (num_pages, self.config.num_kv_heads, self._page_size, self.config.head_dim)
-    return self._zeros(shape), self._zeros(shape)
+  def _load(self, params: Any) -> Any:
+    """The weights as decoding reads them: what enters products is rounded once, not at every step."""
 
-  def _make_state(self, capacity: int) -> State:
+    def rounded(path, leaf):
+      operand = path[-1].key in ('kernel', 'embedding')
+      return leaf.astype(self.config.operand_dtype) if operand else leaf
+
+    params = jax.tree_util.tree_map_with_path(rounded, params)
+    return params if self.config.scan_layers else unstack_layers(params, self.config.num_layers)
+
+  def _make_pool(self) -> Pool:
+    """Pages without content."""
+    return tuple(jnp.zeros(self._pool_shape, self.config.dtype) for _ in range(2))
+
+  def _make_state(self) -> State:
+    """Empty slots."""
     slots = self._num_slots
-    cache = (slots, self.config.num_kv_heads, capacity, self.config.head_dim)
     return {
-        'keys': self._zeros(cache),
-        'values': self._zeros(cache),
-        'length': jnp.zeros(slots, jnp.int32),  # tokens in the cache
+        'length': jnp.zeros(slots, jnp.int32),  # tokens in the slot's pages
         'token': jnp.zeros(slots, jnp.int32),  # the one after them, not computed yet
         'active': jnp.zeros(slots, bool),
         'key': jnp.zeros((slots, 2), jnp.uint32),
@@ -209,112 +175,109 @@ class Programs:
         'seen': jnp.zeros((slots, self.config.vocab_size), bool),
     }
 
-  # The programs.
+  def _apply(self, params, tokens, pool, table, lengths):
+    """Hidden states [B, T, D] of tokens [B, T] that come after `lengths` [B], and their keys and values."""
+    positions = lengths[:, None] + jnp.arange(tokens.shape[1])
+    past = Past(*pool, table, lengths)
+    return self._decoder.apply({'params': params}, tokens, positions, past=past)
 
-  def _load(self, params: Any) -> Any:
-    """The weights as decoding reads them: what enters products is rounded once, not at every step."""
+  def _by_lane(self, x: jax.Array) -> jax.Array:
+    return x.reshape(self._lanes, -1, *x.shape[1:])
 
-    def rounded(path, leaf):
-      operand = path[-1].key in ('kernel', 'embedding')
-      return leaf.astype(self.config.operand_dtype) if operand else leaf
-
-    params = jax.tree_util.tree_map_with_path(rounded, params)
-    return params if self.config.scan_layers else unstack_layers(params, self.config.num_layers)
-
-  def _per_layer(self, function: Callable, *caches: Any) -> Any:
-    if self.config.scan_layers:
-      return jax.vmap(function)(*caches)
-    return tuple(function(*layer) for layer in zip(*caches, strict=True))
-
-  def _apply(self, params, tokens, positions, keys, values, lengths):
-    """Runs the decoder with past [B, K, C, H] a layer, of which `lengths` [B] tokens are there."""
-    capacity = jax.tree.leaves(keys)[0].shape[-2]
-    # The decoder wants [B, C, K, H]; XLA folds the transposition into the dots that follow it.
-    keys, values = (self._per_layer(lambda x: x.swapaxes(1, 2), cache) for cache in (keys, values))
-    past = Past(keys, values, jnp.arange(capacity) < lengths[:, None])
-    return self._decoder.apply({'params': params}, tokens, positions, past=(past,))
-
-  def _prefill(self, params, pages, tokens, starts, table, write):
+  def _prefill(self, params, pool, tokens, starts, table, write):
     """Computes R pages.
 
     Args:
       params: the model.
-      pages: the pool.
+      pool: of pages.
       tokens: [R, S] int32.
       starts: [R] int32, tokens before the page.
       table: [R, n] int32, the pages before.
       write: [R] int32, where the result goes; P for rows without work.
     """
-    rows = tokens.shape[0]
+    _, new = self._apply(params, tokens, pool, table, starts)
 
-    def gather(pool):  # [P, K, S, H] to [R, K, n·S, H]
-      found = pool[table].swapaxes(1, 2)
-      return found.reshape(rows, pool.shape[1], -1, pool.shape[-1])
+    def put(lane, fresh, write):  # [L, P, K, S, H], [R / E, L, K, S, H], [R / E]
+      return lane.at[:, write].set(fresh.swapaxes(0, 1), mode='drop')
 
-    def scatter(pool, new):  # new: [R, S, K, H]
-      return pool.at[write].set(new.swapaxes(1, 2), mode='drop')
+    def scatter(pool, fresh):  # fresh: [L, R, S, K, H]
+      return jax.vmap(put)(pool, self._by_lane(fresh.transpose(1, 0, 3, 2, 4)), self._by_lane(write))
 
-    keys, values = (self._per_layer(gather, pool) for pool in pages)
-    positions = starts[:, None] + jnp.arange(tokens.shape[1])
-    _, new = self._apply(params, tokens, positions, keys, values, starts)
-    # The last layer's keys come after every read of the pool; see `append` for why writes wait.
-    write = jnp.where(new[0][-1][:, 0, 0, 0] == jnp.inf, pages[0][0].shape[-4], write)
-    return tuple(self._per_layer(scatter, pool, fresh) for pool, fresh in zip(pages, new, strict=True))
+    return tuple(scatter(*pair) for pair in zip(pool, new, strict=True))
 
-  def _admit(self, state, pages, table, slot, row):
-    def copy(cache, pool):
-      found = pool[table].swapaxes(0, 1).reshape(cache.shape[1:])
-      return cache.at[slot].set(found)
+  def _seat(self, state, pool, slot, row, source, target):
+    """Seats at most one sequence a lane.
 
-    state = {name: state[name].at[slot].set(row[name]) if name in row else state[name] for name in state}
-    for name, pool in zip(('keys', 'values'), pages, strict=True):
-      state[name] = self._per_layer(copy, state[name], pool)
-    return state
+    Args:
+      state: the slots.
+      pool: of pages.
+      slot: [E] int32 of the lane's; too large for a lane that seats none.
+      row: what `state` holds a slot, [E, ...].
+      source: [E] int32, a page that the sequence shares and will go on writing.
+      target: [E] int32, its own copy; P for none.
+    """
+
+    def put(old, slot, new):
+      return old.at[slot].set(new, mode='drop')
+
+    def copy(lane, source, target):  # [L, P, K, S, H]
+      return lane.at[:, target].set(lane[:, source], mode='drop')
+
+    changed = {
+        name: jax.vmap(put)(self._by_lane(state[name]), slot, value).reshape(state[name].shape)
+        for name, value in row.items()
+    }
+    return state | changed, tuple(jax.vmap(copy)(half, source, target) for half in pool)
 
   def _cancel(self, state, slot):
+    """Makes a slot, [] int32 of all, inactive."""
     return {**state, 'active': state['active'].at[slot].set(False)}
 
-  def _resize(self, capacity, state):
-    def fit(cache):
-      kept = cache[:, :, :capacity]
-      return jnp.pad(kept, ((0, 0), (0, 0), (0, capacity - kept.shape[2]), (0, 0)))
+  def _decode(self, params, state, pool, table, leave_early):
+    """Samples up to `decode_steps` tokens a slot.
 
-    return {**state, **{name: self._per_layer(fit, state[name]) for name in ('keys', 'values')}}
+    Args:
+      params: the model.
+      state: the slots.
+      pool: of pages.
+      table: [B, n] int32, each slot's pages, for the tokens to come too.
+      leave_early: bool; return as soon as a slot is free.
 
-  def _decode(self, params, state, leave_early):
+    Returns:
+      The state, the pool, and arrays: 'tokens', 'logps', 'behaviour_logps' [B, decode_steps], 'counts'
+      [B] (how many of them), 'stopped' [B] (a stop sequence came), 'active' [B] (goes on).
+    """
     shape = (self._num_slots, self._decode_steps)
     out = {
         'tokens': jnp.zeros(shape, jnp.int32),
         'logps': jnp.zeros(shape, jnp.float32),
         'behaviour_logps': jnp.zeros(shape, jnp.float32),
-        'counts': jnp.zeros(shape[:1], jnp.int32),
         'stopped': jnp.zeros(shape[:1], bool),
     }
     started = state['active']
 
     def go_on(carry):
-      i, state, _ = carry
+      i, state, _, _ = carry
       active = state['active']
       freed = jnp.any(started & ~active)
       return (i < self._decode_steps) & jnp.any(active) & ~(leave_early & freed)
 
     def step(carry):
-      i, state, out = carry
-      state, drawn, stopped = self._decode_one(params, state)
+      i, state, pool, out = carry
+      state, pool, drawn, stopped = self._decode_one(params, state, pool, table)
       for name, column in drawn.items():
         out[name] = jax.lax.dynamic_update_slice_in_dim(out[name], column[:, None], i, axis=1)
-      return i + 1, state, out | {'stopped': out['stopped'] | stopped}
+      return i + 1, state, pool, out | {'stopped': out['stopped'] | stopped}
 
     before = state['drawn']
-    _, state, out = jax.lax.while_loop(go_on, step, (0, state, out))
-    return state, out | {'counts': state['drawn'] - before, 'active': state['active']}
+    _, state, pool, out = jax.lax.while_loop(go_on, step, (0, state, pool, out))
+    return state, pool, out | {'counts': state['drawn'] - before, 'active': state['active']}
 
-  def _decode_one(self, params, state):
+  def _decode_one(self, params, state, pool, table):
     """One token for every active slot: computes the one before, draws the next, looks for a stop."""
     active, length = state['active'], state['length']
-    hidden, new = self._apply(
-        params, state['token'][:, None], length[:, None], state['keys'], state['values'], length
-    )
+    lengths = jnp.where(active, length, 0)
+    hidden, new = self._apply(params, state['token'][:, None], pool, table, lengths)
     slots = jnp.arange(self._num_slots)
 
     logits = unembed(params, self.config, hidden)[:, 0]
@@ -323,16 +286,20 @@ class Programs:
     controls = Controls(**{name: state[name] for name in Controls.__dataclass_fields__})
     token, logps, behaviour = sample(logits, uniform, controls, state['seen'], active)
 
-    def append(cache, fresh):  # fresh: [B, 1, K, H]
-      # Out of range is dropped. The token's sign is no news, but makes the write wait for attention's
-      # reads: without that dependency XLA's CPU backend copies the whole cache first.
-      place = jnp.where(active & (token >= 0), length, cache.shape[2])
-      return cache.at[slots, :, place].set(fresh[:, 0], mode='drop')
+    size = self._pool_shape[4]
+    page = table[slots, length // size]
+    # Out of range is dropped. The token's sign is no news, but makes the write wait for the last layer's
+    # reads: without that dependency XLA's CPU backend copies the whole pool first.
+    page = jnp.where(active & (token >= 0), page, self._num_pages)
 
-    caches = {
-        name: self._per_layer(append, state[name], fresh)
-        for name, fresh in zip(('keys', 'values'), new, strict=True)
-    }
+    def put(lane, fresh, page, place):  # [L, P, K, S, H], [B / E, L, K, H], [B / E]
+      return lane.at[:, page, :, place].set(fresh, mode='drop')
+
+    def append(pool, fresh):  # fresh: [L, B, 1, K, H]
+      fresh = self._by_lane(fresh[:, :, 0].swapaxes(0, 1))
+      return jax.vmap(put)(pool, fresh, self._by_lane(page), self._by_lane(length % size))
+
+    pool = tuple(append(*pair) for pair in zip(pool, new, strict=True))
     tail = jnp.concatenate([state['tail'][:, 1:], token[:, None]], axis=1)
     stops = state['stops']
     stopped = jnp.any(
@@ -348,5 +315,4 @@ class Programs:
         'seen': state['seen'].at[slots, token].set(True),
         'active': active & ~stopped & (drawn < state['limit']),
     }
-    columns = {'tokens': token, 'logps': logps, 'behaviour_logps': behaviour}
-    return state | caches | changed, columns, stopped
+    return state | changed, pool, {'tokens': token, 'logps': logps, 'behaviour_logps': behaviour}, stopped

@@ -39,8 +39,11 @@ def main(topology: str, mesh_text: str) -> None:
     halves = ('accumulate', 'update') if name == 'sft' else ('accumulate',)  # the update is the same
     for half, program in compile_training(objective, optimizer, mesh, batch, halves).items():
       report[f'{name}/{half}'] = dataclasses.asdict(program) | {'total_bytes': program.total_bytes}
-  decoder = programs(CONFIG.replace(remat=False), mesh, 64, page_size=128, decode_steps=8, stop_shape=(4, 8))
-  decode, arguments = decoder.abstract_decode(capacity=1024)
+  # A lane of each of the four shares of the batch has pages for 16 slots of 1,024 tokens.
+  decoder = programs(
+      CONFIG.replace(remat=False), mesh, 64, page_size=128, num_pages=128, decode_steps=8, stop_shape=(4, 8)
+  )
+  decode, arguments = decoder.abstract_decode(context=1024)
   program = compile_program(decode, mesh, *arguments)
   report['decode'] = dataclasses.asdict(program) | {'total_bytes': program.total_bytes}
   print(json.dumps(report))
