@@ -235,8 +235,9 @@ class Decoder(nn.Module):
     embedding = nn.Embed(
         config.vocab_size, config.width, embedding_init=init, param_dtype=config.param_dtype, name='embed'
     ).embedding
-    # Rounded like every other weight, whether or not they come rounded.
-    x = embedding.astype(config.operand_dtype)[tokens].astype(config.dtype)
+    # Rounded like every other weight, whether or not they come rounded; after the lookup, so that no
+    # backend converts the whole table.
+    x = embedding[tokens].astype(config.operand_dtype).astype(config.dtype)
     x = constrain(x, 'batch', 'length', 'activation')
     if not config.tie_embeddings:
       Head(config, name='head')()  # declared here, applied by `unembed`

@@ -105,22 +105,28 @@ class Engine:
       params: Any,
       mesh: Mesh,
       engine_config: EngineConfig = EngineConfig(),
-      unroll_layers: bool | None = None,
+      unpack_weights: bool | None = None,
   ):
     """Args:
       config: of the model, adapters merged.
       params: scanned tree, on `mesh`; copied, never donated.
       mesh: where to compute.
       engine_config: sizes.
-      unroll_layers: hold each layer's weights apart; default on CPU, where a slice is a copy.
+      unpack_weights: hold each layer's weights apart, and the head apart from the embedding; default on
+        CPU, where every call would copy the slices and transpose the table.
 
     Raises:
       UsageError: the context is longer than the model's.
       UserError: the cache is too small for one request.
     """
-    if unroll_layers is None:
-      unroll_layers = mesh.devices.flat[0].platform == 'cpu'
-    self.config = config.replace(scan_layers=not unroll_layers, lora_rank=0, remat=False)
+    if unpack_weights is None:
+      unpack_weights = mesh.devices.flat[0].platform == 'cpu'
+    self.config = config.replace(
+        scan_layers=not unpack_weights,
+        tie_embeddings=config.tie_embeddings and not unpack_weights,
+        lora_rank=0,
+        remat=False,
+    )
     self.engine_config = engine_config
     if engine_config.max_length > config.max_length:
       raise UsageError(

@@ -65,7 +65,7 @@ class Programs:
       stop_shape: tuple[int, int],
   ):
     """Args:
-      config: of the model; `scan_layers` says how the layers are held here.
+      config: of the model; `scan_layers` and `tie_embeddings` say how layers and head are held here.
       mesh: where everything lives.
       num_slots: B, a multiple of the lanes.
       page_size: S, also the tokens a prefill row takes.
@@ -91,7 +91,7 @@ class Programs:
     self._state_shardings = self._shardings(jax.eval_shape(self._make_state))
     self._jitted: list[Any] = []
     pool, state = self._pool_shardings, self._state_shardings
-    # Weights for decoding from a scanned tree.
+    # Weights for decoding from a scanned tree, with or without a head of its own.
     self.load = self._jit(self._load, out=self.params_shardings)
     self.make_pool = self._jit(self._make_pool, out=pool)
     self.make_state = self._jit(self._make_state, out=state)
@@ -143,9 +143,12 @@ class Programs:
 
   def _load(self, params: Any) -> Any:
     """The weights as decoding reads them: what enters products is rounded once, not at every step."""
+    tied = self.config.tie_embeddings
+    if not tied and 'head' not in params:
+      params = params | {'head': {'kernel': params['embed']['embedding'].T}}
 
     def rounded(path, leaf):
-      operand = path[-1].key in ('kernel', 'embedding')
+      operand = path[-1].key == 'kernel' or (path[-1].key == 'embedding' and tied)
       return leaf.astype(self.config.operand_dtype) if operand else leaf
 
     params = jax.tree_util.tree_map_with_path(rounded, params)

@@ -243,7 +243,7 @@ def test_meshes_give_the_tokens_of_one_device(engine, config, params, text, unro
   wanted = engine.generate(requests)
   mesh = make_mesh(text)
   placed = jax.device_put(jax.device_get(params), jax.sharding.NamedSharding(mesh, jax.P()))
-  sharded = Engine(config, placed, mesh, SIZES, unroll_layers=unroll)
+  sharded = Engine(config, placed, mesh, SIZES, unpack_weights=unroll)
   for a, b in zip(wanted, sharded.generate(requests), strict=True):
     assert a.tokens.tolist() == b.tokens.tolist()
     np.testing.assert_allclose(a.logps, b.logps, atol=1e-4)
